@@ -35,7 +35,7 @@ from fastdec.decoding.rules.traversal import Traversal
 from fastdec.decoding.rules.typical import Typical
 from fastdec.decoding.rules.univer import UniVer
 from fastdec.decoding.sampling import SETTINGS, Sampling
-from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.strategy import Combined, LoopStrategy
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import list_known, quote
@@ -63,11 +63,6 @@ PARTS = tuple(kind for kind in STRATEGIES if kind.joins)
 TREE_RULES = (RecursiveRejection, Traversal, UniVer)  # for drawn trees
 RULES = (Exact, TopN, Distance, MinBlock, Typical, Rejection, BlockVerification, *TREE_RULES)
 ARRAYS = ('pool', 'weights')  # settings that are arrays, which cannot be written in words
-DRAFTERS = ('first', 'second', 'strategy')  # fields of strategies of other strategies' guesses
-WRAPPERS = {  # how many there are
-  Union: (2, 'two drafters: write union(prompt_lookup(k=6), eagle(depth=5))'),
-  Adaptive: (1, 'a drafter: write adaptive(suffix(nodes=16), costs={1: 1.0, 16: 1.5})'),
-}
 LONGEST = 65_536  # characters of a description: enough for a tree with MOST_NODES nodes
 
 
@@ -83,7 +78,7 @@ def describe(strategy: Any) -> str:
   if type(strategy) not in STRATEGIES:
     kind = type(strategy).__name__
     raise UserError(f'{kind} cannot be described: {list_known(one.__name__ for one in STRATEGIES)}')
-  drafters = [getattr(strategy, name, None) for name in DRAFTERS]
+  drafters = strategy.strategies if isinstance(strategy, Combined) else []
   for one in (strategy, *drafters):
     for name in ARRAYS:
       if getattr(one, name, None) is not None:
@@ -131,10 +126,10 @@ def parse(text: str, part: Any = None) -> Any:
 def _read_strategy(node: ast.AST, kinds: Sequence[Any], what: str, part: Any) -> Any:
   """Reads a strategy of one of these kinds."""
   kind, settings = _read_call(node, kinds, what)
-  if kind in WRAPPERS:
+  if issubclass(kind, Combined):
     drafters = node.args if isinstance(node, ast.Call) else []
-    if len(drafters) != WRAPPERS[kind][0]:
-      raise UserError(f'{kind.__name__} takes {WRAPPERS[kind][1]}')
+    if len(drafters) != len(kind.parts):
+      raise UserError(f'{kind.__name__} takes {kind.example}')
     parts = [_read_strategy(one, PARTS, f'part of {kind.__name__}', part) for one in drafters]
     return kind(*parts, **settings)
   if not kind.part:
@@ -171,7 +166,7 @@ def _read_call(node: ast.AST, kinds: Sequence[Any], what: str) -> tuple[Any, dic
   fields = _settings_of(kind)
   draws = 'sampling' in {field.name for field in dataclasses.fields(kind)}
   names = [*fields, *SETTINGS] if draws else list(fields)
-  if isinstance(node, ast.Call) and node.args and kind not in WRAPPERS:
+  if isinstance(node, ast.Call) and node.args and not issubclass(kind, Combined):
     raise UserError(f'{kind.__name__} takes its settings by name: {list_known(names)}')
   settings, drawing = {}, {}
   for keyword in keywords:
@@ -216,7 +211,7 @@ def _read_value(name: str, node: ast.expr) -> Any:
 
 def _settings_of(kind: Any) -> dict[str, Any]:
   """Returns the fields of a strategy or rule that are written as name=value."""
-  others = (getattr(kind, 'part', ''), 'sampling', *ARRAYS, *DRAFTERS)
+  others = (getattr(kind, 'part', ''), 'sampling', *ARRAYS, *getattr(kind, 'parts', ()))
   return {one.name: one for one in dataclasses.fields(kind) if one.init and one.name not in others}
 
 
@@ -226,9 +221,8 @@ def _write(value: Any, is_label: bool) -> str:
   is_users = is_label and isinstance(value, LoopStrategy) and dataclasses.is_dataclass(value)
   if type(value) in (*STRATEGIES, *RULES) or is_users:
     words = []
-    for name in DRAFTERS:
-      if hasattr(value, name):
-        words.append(_write(getattr(value, name), is_label))
+    if isinstance(value, Combined):
+      words += [_write(one, is_label) for one in value.strategies]
 
     # Settings with their defaults, those of `Sampling` included; a label leaves defaults out.
     settings = {}

@@ -11,10 +11,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import jax
 from jaxtyping import Array
 
+from fastdec import struct
 from fastdec.decoding import loop
 from fastdec.decoding.protocol import FINE, STUCK, Decoded, Drafter, Prompt, Rule
 from fastdec.decoding.rules.matching import Drawn, Exact
-from fastdec.decoding.sampling import SETTINGS, Sampling
+from fastdec.decoding.sampling import SETTINGS, Sampling, check_sampling
 from fastdec.errors import UserError
 from fastdec.fields import list_known
 from fastdec.models.api import Model
@@ -154,6 +155,54 @@ class LoopStrategy:
       state.tokens, state.length, state.block_sizes, state.calls, state.draft_calls,
       finite=state.fault == FINE, stuck=state.fault == STUCK, **logprobs,
     )  # fmt: skip
+
+
+class Combined(LoopStrategy):
+  """A strategy of other strategies' guesses. Its rule is `Exact` or, with `sampling`, draws.
+
+  Attributes:
+    parts: the fields that hold the others, in the order in which a text lists them.
+    takes: the strategies that may be there, for messages.
+    example: such a text.
+  """
+
+  parts: tuple[str, ...] = ()
+  takes = ''
+  example = ''
+
+  def __post_init__(self) -> None:
+    name = type(self).__name__
+    for field in self.parts:
+      one: Any = read_strategy(getattr(self, field))
+      struct.assign(self, **{field: one})
+      if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
+        raise UserError(
+          f'this {type(one).__name__} cannot be a part of {name}: give {self.takes} without a rule'
+          f' or sampling, and sampling to {name}'
+        )
+    struct.assign(self, sampling=check_sampling(self.sampling))
+
+  @property
+  def strategies(self) -> list[Any]:
+    return [getattr(self, field) for field in self.parts]
+
+  @property
+  def most_accepted(self) -> int:
+    return max(one.most_accepted for one in self.strategies)
+
+  @property
+  def part(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    return next((one.part for one in self.strategies if one.part), '')
+
+  def __getattr__(self, name: str) -> Any:
+    """Returns `heads` or `draft` of the first strategy that has them."""
+    if name not in ('heads', 'draft'):
+      raise AttributeError(name)
+    return getattr(next((one for one in self.strategies if one.part), self.strategies[0]), name)
+
+  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
+    for one in self.strategies:
+      one.check(model, prompt, max_len)
 
 
 def select_rows(strategy: T, rows: Any) -> T:

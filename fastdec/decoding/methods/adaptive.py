@@ -23,15 +23,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fastdec import struct
 from fastdec.cache.loops import while_loop
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.sampling import Sampling, check_sampling
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
+from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.settings import is_number, is_whole
-from fastdec.decoding.strategy import LoopStrategy, read_strategy
+from fastdec.decoding.strategy import Combined
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.fields import quote
-from fastdec.models.api import Model, Nodes, causal
+from fastdec.models.api import Nodes, causal
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
@@ -167,7 +166,7 @@ def _sort(draft: Draft, chances: Float[Array, 'b n']) -> tuple[Draft, Float[Arra
 
 
 @struct.pytree
-class Adaptive(LoopStrategy):
+class Adaptive(Combined):
   """Decoding with a strategy's guesses, as many in each call as pay (`methods.adaptive`).
 
   A call has one of some widths, that of the most tokens for its cost: as the drafter expects them,
@@ -190,36 +189,17 @@ class Adaptive(LoopStrategy):
   costs: Any = struct.static()
   sampling: Sampling | None = None
 
+  parts = ('strategy',)
+  takes = 'Suffix, or Eagle or BlockDraft with a tree,'
+  example = 'a drafter: write adaptive(suffix(nodes=16), costs={1: 1.0, 16: 1.5})'
+
   def __post_init__(self) -> None:
-    one: Any = read_strategy(self.strategy)
-    if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
-      raise UserError(
-        f'Adaptive cannot narrow this {type(one).__name__}: give Suffix, or Eagle or BlockDraft'
-        ' with a tree, without a rule or sampling, and sampling to Adaptive'
-      )
-    costs = _check_costs(self.costs, one.drafter.nodes)
-    struct.assign(self, strategy=one, costs=costs, sampling=check_sampling(self.sampling))
+    super().__post_init__()
+    struct.assign(self, costs=_check_costs(self.costs, self.strategy.drafter.nodes))
 
   @property
   def drafter(self) -> Drafter:
     return AdaptiveDrafter(self.strategy.drafter, self.costs)
-
-  @property
-  def most_accepted(self) -> int:
-    return self.strategy.most_accepted
-
-  @property
-  def part(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-    return self.strategy.part
-
-  def __getattr__(self, name: str) -> Any:
-    """Returns `heads` or `draft` of the strategy."""
-    if name not in ('heads', 'draft'):
-      raise AttributeError(name)
-    return getattr(self.strategy, name)
-
-  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    self.strategy.check(model, prompt, max_len)
 
 
 def _check_costs(costs: Any, nodes: int) -> Costs:

@@ -16,13 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fastdec import struct
-from fastdec.decoding.protocol import Draft, Drafter, Prefill, Prompt, Step
-from fastdec.decoding.rules.matching import Exact
-from fastdec.decoding.sampling import Sampling, check_sampling
-from fastdec.decoding.strategy import LoopStrategy, read_strategy
+from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
+from fastdec.decoding.sampling import Sampling
+from fastdec.decoding.strategy import Combined
 from fastdec.decoding.topology import Topology
-from fastdec.errors import UserError
-from fastdec.models.api import Model
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
@@ -105,7 +102,7 @@ def _merge_row(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Arr
 
 
 @struct.pytree
-class Union(LoopStrategy):
+class Union(Combined):
   """Decoding with the guesses of two strategies in one tree, such as prompt lookup and EAGLE.
 
   It is lossless: the output is that of greedy decoding or, with `sampling`, has the distribution of
@@ -125,36 +122,10 @@ class Union(LoopStrategy):
   second: Any
   sampling: Sampling | None = None
 
-  def __post_init__(self) -> None:
-    for name in ('first', 'second'):
-      one: Any = read_strategy(getattr(self, name))
-      struct.assign(self, **{name: one})
-      if not getattr(one, 'joins', False) or type(one.effective_rule) is not Exact:
-        raise UserError(
-          f'this {type(one).__name__} cannot be a part of Union: give PromptLookup, Suffix, Forced,'
-          ' Eagle, BlockDraft, Blockwise or Medusa without a rule or sampling, and sampling to'
-          ' Union'
-        )
-    struct.assign(self, sampling=check_sampling(self.sampling))
+  parts = 'first', 'second'
+  takes = 'PromptLookup, Suffix, Forced, Eagle, BlockDraft, Blockwise or Medusa'
+  example = 'two drafters: write union(prompt_lookup(k=6), eagle(depth=5))'
 
   @property
   def drafter(self) -> Drafter:
     return UnionDrafter((self.first.drafter, self.second.drafter))
-
-  @property
-  def most_accepted(self) -> int:
-    return max(self.first.most_accepted, self.second.most_accepted)
-
-  @property
-  def part(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-    return self.first.part or self.second.part
-
-  def __getattr__(self, name: str) -> Any:
-    """Returns `heads` or `draft` of the part that has them."""
-    if name not in ('heads', 'draft'):
-      raise AttributeError(name)
-    return getattr(self.first if self.first.part else self.second, name)
-
-  def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    for one in (self.first, self.second):
-      one.check(model, prompt, max_len)

@@ -102,7 +102,7 @@ def test_a_drafter_without_chances_is_refused() -> None:
     (fd.Suffix(nodes=4), {}, 'costs='),
     (fd.Suffix(nodes=4), [1, 2], 'costs='),
     (fd.Suffix(nodes=4, sampling=fd.Sampling(1.0)), {4: 1}, 'sampling to Adaptive'),
-    (fd.Jacobi(4), {4: 1}, 'cannot narrow this Jacobi'),
+    (fd.Jacobi(4), {4: 1}, 'this Jacobi cannot be a part of Adaptive'),
   ],
 )
 def test_impossible_settings_are_refused(strategy: Any, costs: Any, message: str) -> None:

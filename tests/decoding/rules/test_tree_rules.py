@@ -200,7 +200,7 @@ BRANCHED = (-1, 0, 1, 1, 0, 4)
 
 
 def in_steps(update):
-  """Traversal by its definition, a row at a time: nodes are deleted, and weights are computed again."""
+  """Traversal by its definition, a row at a time: nodes are deleted, and weights computed again."""
 
   def weigh(_, drafts, parents):
     chance, rest = np.zeros(drafts.tokens.shape), np.exp(drafts.logits)
