@@ -108,11 +108,7 @@ class AdaptiveDrafter:
   ) -> tuple[Draft, tuple[Any, Bool[Array, ' b']]]:
     draft, own = self.drafter.propose(target, state[0], root, None)
     is_running = state[1]
-    if draft.chances is None:
-      raise UserError(
-        f'{type(self.drafter).__name__} does not say how likely its guesses are: give Adaptive a'
-        ' Suffix, or a tree of Eagle or BlockDraft'
-      )
+    assert draft.chances is not None  # by `Adaptive`
     chances_bn = jnp.broadcast_to(draft.chances, draft.tokens.shape)
     if not draft.topology.is_chain:
       draft, chances_bn = _sort(draft, chances_bn)
@@ -195,6 +191,11 @@ class Adaptive(Combined):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    if not self.strategy.knows_chances:
+      raise UserError(
+        f'this {type(self.strategy).__name__} does not say how likely its guesses are: give'
+        f' Adaptive {self.takes} without a rule or sampling'
+      )
     struct.assign(self, costs=_check_costs(self.costs, self.strategy.drafter.nodes))
 
   @property

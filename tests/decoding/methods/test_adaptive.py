@@ -86,13 +86,6 @@ def test_a_call_that_expects_nothing_is_a_greedy_one() -> None:
   assert {1, 5} <= set(seen[1:])
 
 
-def test_a_drafter_without_chances_is_refused() -> None:
-  strategy = fd.Adaptive(fd.PromptLookup(k=4), costs={1: 1, 4: 1.5})
-  with pytest.raises(fd.UserError, match='LookupDrafter does not say how likely'):
-    model: Any = HashLM()
-    fd.decode(model, {}, [[3, 4]], strategy, max_len=4)
-
-
 @pytest.mark.parametrize(
   ('strategy', 'costs', 'message'),
   [
@@ -102,6 +95,8 @@ def test_a_drafter_without_chances_is_refused() -> None:
     (fd.Suffix(nodes=4), {}, 'costs='),
     (fd.Suffix(nodes=4), [1, 2], 'costs='),
     (fd.Suffix(nodes=4, sampling=fd.Sampling(1.0)), {4: 1}, 'sampling to Adaptive'),
+    (fd.PromptLookup(k=4), {1: 1, 4: 2}, 'PromptLookup does not say how likely'),
+    (fd.Union(fd.Forced(), fd.Forced()), {1: 1}, 'Union cannot be a part'),
     (fd.Jacobi(4), {4: 1}, 'this Jacobi cannot be a part of Adaptive'),
   ],
 )
