@@ -67,11 +67,8 @@ class Planned:
     parents = parents_at(topology, self.depth)
     (nodes,) = np.nonzero(topology.depths == self.depth + 1)
     of, rank = np.searchsorted(parents, topology.parents[nodes]), topology.ranks[nodes]
-    scores, count = (
-      jnp.broadcast_to(scores, (b, len(parents), scores.shape[-1])),
-      int(rank.max()) + 1,
-    )
-    laws = self.laws
+    scores = jnp.broadcast_to(scores, (b, len(parents), scores.shape[-1]))
+    count, laws = int(rank.max()) + 1, self.laws
     if drawing is None:
       choice = best(scores, count)[1]
     else:
