@@ -52,14 +52,14 @@ class BlockDraft(DraftsWithProbs):
     choices: None: a chain of k - 1 tokens. A number: the most likely tree with as many nodes, the
       root included, which each draft grows. Or a static tree, as `Medusa` takes it: paths of
       ranks, a `Topology`, a name.
+    rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
+      draw for a tree.
+    sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
     width: children of each node of a growing tree, at most (None: 8, or as many as there are).
     families: a growing tree has all children of a node or none (JetSpec), instead of the likeliest
       nodes.
     confidence: a chain ends before the first token of which the draft's own head is less sure, 0
       to 1 (DSpark). None: it never does.
-    rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
-      draw for a tree.
-    sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
 
   Raises:
     UserError: another kind of draft, or impossible sizes of a block or tree.
@@ -68,11 +68,11 @@ class BlockDraft(DraftsWithProbs):
   draft: Any
   k: Whole = struct.static(default=None)
   choices: Any = struct.static(default=None)
+  rule: Rule | None = None
+  sampling: Sampling | None = None
   width: Whole = struct.static(default=None)
   families: bool = struct.static(default=False)
   confidence: Any = None  # float32 scalar
-  rule: Rule | None = None
-  sampling: Sampling | None = None
   part = 'draft'
   drafts_for = BlockNetwork
   joins = True

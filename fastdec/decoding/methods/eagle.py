@@ -58,11 +58,11 @@ class Eagle(DraftsWithProbs):
     width: 1: a chain of `depth` tokens. More: the children of each node, and the expanded nodes of
       each level.
     nodes: tokens that the target scores in a call, the root included (None: 1 + depth * width).
-    choices: a static tree instead of one that grows by depth, width and nodes: as `Medusa` takes
-      it, or its number of children level by level, such as (1, 1, 3, 1).
     rule: None: `Exact()` without sampling; with it, `Rejection()` for a chain, and the target's own
       draw for a tree.
     sampling: how tokens are drawn, of target and draft alike; None: the most likely token.
+    choices: a static tree instead of one that grows by depth, width and nodes: as `Medusa` takes
+      it, or its number of children level by level, such as (1, 1, 3, 1).
 
   Raises:
     UserError: another kind of draft, or impossible sizes of a tree.
@@ -72,9 +72,9 @@ class Eagle(DraftsWithProbs):
   depth: Whole = struct.static(default=7)
   width: Whole = struct.static(default=1)
   nodes: Whole = struct.static(default=None)
-  choices: Any = struct.static(default=None)
   rule: Rule | None = None
   sampling: Sampling | None = None
+  choices: Any = struct.static(default=None)
   part = 'draft'
   drafts_for = EagleNetwork
   joins = True
