@@ -2,7 +2,7 @@
 
   config.json                                     rows predict        kind
   dflash_config                                   their own position  DFlash: z-lab, SpecForge
-  dflash_config with projector_type 'dspark'      the next one        DSpark of SpecForge
+  dflash_config with projector_type 'dspark'      the next one        SpecForge, Model-Optimizer
   ... 'domino'                                    shift_label: next   Domino of SpecForge
   ... 'dflash2'                                   their own position  DFlash 2: NeMo Automodel, vLLM
   ... 'lilicorr'                                  their own position  LiLiCorr of Model-Optimizer
@@ -11,8 +11,8 @@
 
 A layer id k names the output of the target's layer k, -1 its embeddings; for speculators the input
 of layer k. Configs mean what their code reads: z-lab/dflash at 44947fb, DeepSpec at afdfa7c,
-SpecForge at a6b6b02, speculators at c05b95b. (SpecForge's own loop reads DSpark's rows one too
-late; we follow its trainer, which does not.)
+SpecForge at a6b6b02, speculators at c05b95b, Model-Optimizer at a2fbac7. (SpecForge's own loop
+reads DSpark's rows one too late; we follow its trainer, which does not.)
 """
 
 import dataclasses
@@ -70,6 +70,7 @@ class BlockFields:
   enable_confidence_head: bool | None = None
   confidence_head_alpha: float | None = 0.0
   confidence_head_with_markov: bool | None = False
+  use_confidence_head: bool | None = None  # Model-Optimizer: the head reads the Markov vector too
   # Domino
   emb_dim: Size | None = None
   gru_hidden_dim: Size | None = None
@@ -224,8 +225,8 @@ def _network(
   words, params = vocabulary(tensors, config, layers, embeds=False)
   has_confidence = fields.enable_confidence_head
   if has_confidence is None:
-    has_confidence = bool(fields.confidence_head_alpha)
-  sees_guess = bool(fields.confidence_head_with_markov)
+    has_confidence = bool(fields.confidence_head_alpha or fields.use_confidence_head)
+  sees_guess = bool(fields.confidence_head_with_markov or fields.use_confidence_head)
   if has_confidence and sees_guess and not rank:
     raise UserError(
       'confidence_head_with_markov of config.json needs a markov_rank above 0: set either'
@@ -292,8 +293,11 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   head = ''
   if any(name.startswith(OLD) for name in tensors):
     head = OLD
-  markov, kind, words = f'{head}markov_head', network.edge_kind, layers.vocab_size
-  before, after = f'{markov}.markov_w1.weight', f'{markov}.markov_w2.weight'
+  markov, confidence = f'{head}markov_head.', f'{head}confidence_head.proj'
+  if 'markov_w1.weight' in tensors:  # Model-Optimizer
+    markov, confidence = '', 'confidence_proj'
+  kind, words = network.edge_kind, layers.vocab_size
+  before, after = f'{markov}markov_w1.weight', f'{markov}markov_w2.weight'
   if kind == 'rnn':
     width = network.gru
     for ours, name, inputs in (('gru_input', 'ih', d), ('gru_state', 'hh', width)):
@@ -312,12 +316,12 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   if rank:
     params['after'] = shaped(tensors, after, network.words or words, rank)
   if kind == 'gated':
-    inner['gate'] = dense(tensors, f'{markov}.gate_proj', rank, d + rank, has_bias=True)
+    inner['gate'] = dense(tensors, f'{markov}gate_proj', rank, d + rank, has_bias=True)
   if kind == 'joint':
-    inner['joint'] = dense(tensors, f'{markov}.joint_proj', 3 * rank, 2 * rank + d, has_bias=True)
+    inner['joint'] = dense(tensors, f'{markov}joint_proj', 3 * rank, 2 * rank + d, has_bias=True)
   if network.has_confidence:
     inputs = d + rank * network.confidence_sees_guess
-    inner['confidence'] = dense(tensors, f'{head}confidence_head.proj', 1, inputs, has_bias=True)
+    inner['confidence'] = dense(tensors, confidence, 1, inputs, has_bias=True)
   return params | {'network': inner}
 
 

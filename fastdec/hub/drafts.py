@@ -104,6 +104,8 @@ def find_reader(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
       )
   if any(name.startswith(MTP) for name in names):
     return mtp.mtp
+  if 'LlamaEagle3DraftModel' in architectures:
+    return eagle.automodel_eagle3
   if 'PEagleDraftModel' in architectures or 'mask_hidden' in names:
     return eagle.peagle
   if 'dflash_config' in config:

@@ -1,13 +1,14 @@
-"""Published EAGLE-1, -2 and -3 (Li et al. 2024, 2025), in four spellings, and P-EAGLE (2026).
+"""Published EAGLE-1, -2 and -3 (Li et al. 2024, 2025), in five spellings, and P-EAGLE (2026).
 
   fc, layers.0 without input_layernorm             EAGLE-1 and -2 (SafeAILab, HASS), one network
   fc, midlayer, norm, lm_head, d2t                 EAGLE-3 of SafeAILab and of SpecForge
   fc, layers.i, norm, lm_head, embed_tokens, d2t   EAGLE-3 of speculators; config.json nests layers
   fc, layers.0, norm, lm_head, embed_tokens        EAGLE-3 of DeepSpec; taps numbered as in DFlash
-  layers.i, ..., mask_hidden                       P-EAGLE of speculators and of SpecForge
+  model.fc, model.layers.i, model.norm, lm_head    EAGLE-3 of NeMo Automodel
+  layers.i, ..., mask_hidden                       P-EAGLE: speculators, SpecForge, Automodel
 
 Their configs mean what their code reads: SafeAILab/EAGLE at cb7e084, SpecForge at a6b6b02,
-speculators at c05b95b, DeepSpec at afdfa7c.
+speculators at c05b95b, DeepSpec at afdfa7c, NeMo Automodel at 36044ad.
 """
 
 import dataclasses
@@ -143,12 +144,27 @@ def speculators_eagle3(
 def peagle(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> UnreadDraft:
-  """Reads P-EAGLE of SpecForge and of NeMo Automodel."""
+  """Reads P-EAGLE of SpecForge."""
   fields = read_fields(Eagle3Fields, config)
   layers = draft_layers('llama', {**config, **IGNORED, 'parallel_drafting': False}, dtype)
   prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
   taps = taps or _outputs(fields)
   return _eagle3(config, fields, layers, tensors, taps, prefixes, **_block_options(config))
+
+
+def automodel_eagle3(
+  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
+) -> UnreadDraft:
+  """Reads EAGLE-3 and P-EAGLE of NeMo Automodel: config.json is the target's, with more fields,
+  but the layers are Llama's, without windows."""
+  fields = read_fields(Eagle3Fields, config)
+  sizes: dict[str, Any] = {'num_hidden_layers': 1}
+  options: dict[str, Any] = {'recycles_normed': bool(fields.norm_output)}
+  if config.get('parallel_drafting'):
+    sizes, options = {'parallel_drafting': False}, _block_options(config)
+  layers = draft_layers('llama', {**config, 'sliding_window': None, **sizes}, dtype)
+  prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
+  return _eagle3(config, fields, layers, tensors, taps, prefixes, **options)
 
 
 def _block_options(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class Tensors(Mapping[str, Any]):
   """The tensors of a folder by name, each a `Stored`.
 
   A missing tensor is replaced by another one of its shape, so that `check` can list all that are
-  missing. As in `transformers`, all names may lack 'model.' (in a base model saved by itself), and
-  one of two tied tensors is enough.
+  missing. As in `transformers`, all names may lack 'model.' (in a base model saved by itself), or
+  have it (in a draft's wrapper), and one of two tied tensors is enough.
   """
 
   origin = 'config.json'  # the file that gives their sizes
@@ -65,7 +65,11 @@ class Tensors(Mapping[str, Any]):
     return self._stand_in(stored_name)
 
   def _stored_name(self, name: str) -> str:
-    return name.removeprefix('model.') if self._is_base else name
+    if self._is_base:
+      return name.removeprefix('model.')
+    if name not in self._files and f'model.{name}' in self._files:
+      return f'model.{name}'
+    return name
 
   def _tied_to(self, name: str) -> str | None:
     """Returns the name of the tensor that a missing one is tied to; None if there is none."""

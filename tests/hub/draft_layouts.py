@@ -79,6 +79,11 @@ DSPARK = {
   'block_size': 4, 'num_target_layers': 6, 'mask_token_id': 9, 'target_layer_ids': [-1, 1, 3],
   'markov_rank': 3, 'enable_confidence_head': True,
 }  # fmt: skip
+AUTOMODEL = QWEN3 | {
+  'architectures': ['LlamaEagle3DraftModel'], 'num_hidden_layers': 36, 'draft_vocab_size': 5,
+  'target_hidden_size': D, 'layer_types': ['sliding_attention'] * 2, 'sliding_window': 3,
+  'use_sliding_window': True, 'max_window_layers': 2, 'attn_implementation': 'eager',
+}  # fmt: skip
 MTP = {
   'mtp.fc.weight': (D, 2 * D), 'mtp.pre_fc_norm_embedding.weight': (D,),
   'mtp.pre_fc_norm_hidden.weight': (D,), 'mtp.norm.weight': (D,), 'model.norm.weight': (D,),
@@ -232,6 +237,24 @@ LAYOUTS = {
     | layer('layers.1.', width=6, has_bias=True, has_qk_norm=True),
     {'taps': (0, 2, 3, 5), 'unknown_id': 4, 'k': 4, 'rows': 2, 'norms_joined': True},
   ),
+  # config.json is that of the target, a Qwen3, with more fields
+  'eagle-3 of Automodel': (
+    AUTOMODEL | {'norm_output': True, 'fc_norm': True, 'parallel_drafting': False},
+    {'model.fc.weight': (D, 3 * D)} | SMALL | prefixed('model.', EMBEDDED | FINAL
+    | first('layers.0.', width=6)) | {f'model.fc_norm.{i}.weight': (D,) for i in range(3)},
+    {'taps': ('low', 'middle', 'high'), 'recycles_normed': True, 'keeps_normed': False,
+     'norms_last': True, 'norms_taps': True, 'words': 5, 'layers.layers': 1,
+     'layers.qk_norm': False, 'layers.width': 6, 'layers.windows': ()},
+  ),
+  'p-eagle of Automodel': (
+    AUTOMODEL | {'norm_output': False, 'fc_norm': False, 'parallel_drafting': True,
+                 'mask_token_id': 7, 'num_depths': 5, 'num_hidden_layers': 2,
+                 'down_sample_ratio': 0.7, 'down_sample_ratio_min': 0.2},
+    {'model.fc.weight': (D, 3 * D), 'mask_hidden': (1, 1, 3 * D)} | SMALL
+    | prefixed('model.', EMBEDDED | FINAL | first('layers.0.', width=6)
+               | layer('layers.1.', width=6)),
+    {'unknown_id': 7, 'k': 6, 'keeps_normed': False, 'words': 5, 'layers.layers': 2},
+  ),
   'domino': (
     under(mask_token_id=9, target_layer_ids=[0, 2, 4], gru_hidden_dim=4, shift_label=True,
           pure_draft_prefix_len=1)
@@ -253,6 +276,13 @@ LAYOUTS = {
     | prefixed('logit_head.confidence_head.', {'proj.weight': (1, D), 'proj.bias': (1,)}),
     {'taps': (1, 3, 5), 'k': 5, 'depth': 4, 'drops_first': False, 'markov_kind': 'gated',
      'confidence_sees_guess': False},
+  ),
+  'dspark of Model-Optimizer, recurrent': (
+    under(mask_token_id=9, target_layer_ids=[0, 2, 4], projector_type='dspark', markov_rank=3,
+          markov_head_type='rnn', use_confidence_head=True, shift_label=True),
+    BLOCK | qwen3(2) | MARKOV | {'joint_proj.weight': (9, D + 6), 'joint_proj.bias': (9,)}
+    | {'confidence_proj.weight': (1, D + 3), 'confidence_proj.bias': (1,)},
+    {'k': 5, 'markov_kind': 'rnn', 'has_confidence': True, 'confidence_sees_guess': True},
   ),
   'dspark of DeepSpec, recurrent': (
     QWEN3 | DSPARK | {'architectures': ['Qwen3DSparkModel'], 'markov_head_type': 'rnn',
