@@ -39,13 +39,13 @@ import logging
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import fastdec as fd
 from fastdec.cli import cores, opening
 from fastdec.cli.flags import Parser, duration, one_of, wholes
 from fastdec.cli.prompts import read_prompts
-from fastdec.decoding.description import label, parse, usual_for
+from fastdec.decoding.description import parse, usual_for
 from fastdec.decoding.strategy import TREES, choose_lengths, interleave, with_settings
 from fastdec.errors import UserError
 from fastdec.evaluation import wallclock
@@ -63,18 +63,11 @@ MEASURES = 120.0  # seconds: with this budget or more, products are timed first,
 # Prompts read for each row decoded at once. Not all are timed, because some may be too long.
 MOST_PROMPTS = 128
 CALIBRATED = 32  # prompts that a tree for heads is fitted to
-SMALLEST = 3  # nodes of a tree: fewer are a chain
 # Each type and number of rows is timed at a different time, so a smaller lead may be the machine's.
 MARGIN = 1.1
 
 Path = list[int]  # ranks of a tree's node and of those above it
-
-
-class Candidate(NamedTuple):
-  """A strategy, and the folder of its heads or draft."""
-
-  strategy: Any
-  folder: str | None = None
+Candidates = list[tuple[Any, str | None]]  # strategies, and the folders of their heads or drafts
 
 
 def main(words: Sequence[str]) -> None:
@@ -83,7 +76,7 @@ def main(words: Sequence[str]) -> None:
   programs.keep()
 
   # Find mistakes in the flags before any work.
-  plain = with_settings(fd.Greedy(), opening.pick_flags(args, opening.SAMPLING))
+  plain = with_settings(fd.Greedy(), args.sampling)
   if args.promise == 'exact' and plain.sampling is not None:
     raise UserError('--promise=exact cannot be kept with --temperature: give --promise=law')
   if args.promise == 'law' and plain.sampling is None:
@@ -136,7 +129,9 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   opening.add_sampling(parser)
   opening.add_length(parser)
   opening.add_cores(parser)
-  return parser.read(words)
+  args = parser.read(words)
+  args.sampling = opening.pick_flags(args, opening.SAMPLING)
+  return args
 
 
 def _types(names: str) -> list[str]:
@@ -168,55 +163,39 @@ def _tune(
       break
 
     # Read the model, heads and drafts. The first type fits trees for all.
-    ids = [generator.read(prompt)[0] for prompt in prompts]
-    opened, parts = open_fast(args.model, dtype), []
+    ids, opened = [generator.read(prompt)[0] for prompt in prompts], open_fast(args.model, dtype)
+    target, parts = Bound(*pack_if_faster(generator.model, opened.params())), []
     for path in args.heads:
-      parts.append((pack_if_faster(*load_heads(path, dtype or opened.dtype)), path))
-    for path in args.draft:
-      draft_type = choose_draft_type(opened, dtype)
-      draft = load_checked_draft(path, draft_type, None, generator.model, generator.tokenizer)
-      parts.append((draft, path))
-    target = Bound(*pack_if_faster(generator.model, opened.params()))
-    for heads, path in parts[: len(args.heads)]:
+      heads = pack_if_faster(*load_heads(path, dtype or opened.dtype))
+      parts.append((heads, path))
       most = max(args.nodes or TREES)
-      if most < SMALLEST:
-        trees[path] = []
-      elif path not in trees:
+      if most > 2 and path not in trees:  # of two nodes there is only a chain
         print(f'fitting a tree to {path}', flush=True)
         rows = min(args.batches[0], len(ids), CALIBRATED)  # as in tuning, by the same program
         fitted = calibrate(target, Bound(*heads), ids[:CALIBRATED], most, args.max_len, rows)
         trees[path] = [list(choice) for choice in fitted.tree.choices]
+    for path in args.draft:
+      draft_type = choose_draft_type(opened, dtype)
+      draft = load_checked_draft(path, draft_type, None, generator.model, generator.tokenizer)
+      parts.append((draft, path))
 
-    # What was fast before is tried first.
     candidates = _list_candidates(args, parts, trees)
-    if results:
-      speeds = {one.name: one.tokens_per_second or 0.0 for one in results[-1][0].table}
-      candidates.sort(key=lambda one: -speeds.get(label(one.strategy), 0.0))
     for rows in args.batches:
       print(f'{describe_run(rows, dtype)}:', flush=True)
-      tuned = fd.tune(
-        target.module,
-        target.params,
-        [plain, *(candidate.strategy for candidate in candidates)],
-        ids,
-        args.max_len,
-        rows,
-        relaxed=args.promise == 'relaxed',
-        budget=max((deadline - wallclock.now()) / left, 1e-3),
-      )
+      model, params = target
+      strategies = [plain, *(strategy for strategy, _ in candidates)]
+      budget, is_relaxed = max(deadline - wallclock.now(), 1e-3), args.promise == 'relaxed'
+      tuned = fd.tune(model, params, strategies, ids, args.max_len, rows, is_relaxed, budget / left)
       left -= 1
-      folder = None
-      for candidate in candidates:
-        if candidate.strategy is tuned.strategy:
-          folder = candidate.folder
-      results.append((dataclasses.replace(tuned, dtype=dtype), folder))
+      folders = [folder for strategy, folder in candidates if strategy is tuned.strategy]
+      results.append((dataclasses.replace(tuned, dtype=dtype), next(iter(folders), None)))
       print(f'{tuned}\n{tuned.why}\n')
   return results
 
 
 def _list_candidates(
-  args: argparse.Namespace, parts: Sequence[tuple[Any, str]], trees: Mapping[str, Sequence[Path]]
-) -> list[Candidate]:
+  args: argparse.Namespace, parts: Sequence[tuple[Any, str]], trees: Mapping[str, list[Path]]
+) -> Candidates:
   """Lists strategies: the first of each drafter, then the second of each, and so on.
 
   Args:
@@ -224,50 +203,43 @@ def _list_candidates(
     parts: heads and drafts, with their folders.
     trees: for the heads, by their folders.
   """
-  bases, families = [], []
+  bases, families = Candidates(), []
   if not args.no_lookup:
-    bases.append(Candidate(fd.PromptLookup()))
+    bases.append((fd.PromptLookup(), None))
   if not args.no_lookahead:
-    bases.append(Candidate(fd.Lookahead()))
-  for text in args.strategy:
-    bases.append(Candidate(parse(text)))
+    bases.append((fd.Lookahead(), None))
+  bases += [(parse(text), None) for text in args.strategy]
   for part, folder in parts:
-    if folder in trees:
-      bases.append(Candidate(fd.Blockwise(part), folder))
-      families += _list_trees(args, part, folder, trees[folder])
+    if folder in args.heads:
+      bases.append((fd.Blockwise(part), folder))
+      for family in _list_trees(args, part, trees.get(folder, [])):
+        families.append([(one, folder) for one in family])
       continue
     usual = usual_for(part)
-    bases.append(Candidate(usual, folder))
+    bases.append((usual, folder))
     if usual.joins and not args.no_lookup:
-      bases.append(Candidate(fd.Union(fd.PromptLookup(k=6), usual), folder))
-  sampling = opening.pick_flags(args, opening.SAMPLING)
+      bases.append((fd.Union(fd.PromptLookup(k=6), usual), folder))
   for strategy, folder in bases:
     if strategy.sampling is None:
-      strategy = with_settings(strategy, sampling)
-    sizes = strategy.sizes(args.gammas, args.nodes)
-    families.append([Candidate(one, folder) for one in sizes])
+      strategy = with_settings(strategy, args.sampling)
+    families.append([(one, folder) for one in strategy.sizes(args.gammas, args.nodes)])
   return interleave(*families)
 
 
-def _list_trees(
-  args: argparse.Namespace, heads: Any, folder: str, tree: Sequence[Path]
-) -> list[list[Candidate]]:
+def _list_trees(args: argparse.Namespace, heads: Any, tree: Sequence[Path]) -> list[list[Any]]:
   """Lists trees of several sizes, and strategies that are not lossless if those may take part.
 
   The first paths of the fitted tree make the best smaller tree. One that is a chain is left out.
   """
-  sampling = opening.pick_flags(args, opening.SAMPLING)
   trees, relaxed = [], []
   for nodes in choose_lengths(args.nodes, len(tree) + 1, TREES):
-    size = nodes - 1
-    if any(any(path) for path in tree[:size]):
-      trees.append(Candidate(with_settings(fd.Medusa(heads, tree[:size]), sampling), folder))
+    if any(map(any, tree[: nodes - 1])):
+      trees.append(with_settings(fd.Medusa(heads, tree[: nodes - 1]), args.sampling))
   if args.promise == 'relaxed' and not args.temperature:
-    for n in (2, 3):
-      relaxed.append(Candidate(fd.Blockwise(heads, rule=fd.TopN(n)), folder))
+    relaxed += [fd.Blockwise(heads, rule=fd.TopN(n)) for n in (2, 3)]
   if args.promise == 'relaxed' and tree:
     typical = fd.Typical(temperature=args.temperature or 1.0)
-    relaxed.append(Candidate(fd.Medusa(heads, tree[: max(TREES) - 1], typical), folder))
+    relaxed.append(fd.Medusa(heads, tree[: max(TREES) - 1], typical))
   return [trees, relaxed]
 
 

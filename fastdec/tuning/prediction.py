@@ -2,7 +2,7 @@
 
     seconds of a batch = prompt + steps x call + drafts
 
-  prompt, call    the plain strategy's, by its times up to its first call and to a later one; calls
+  prompt, call    the plain strategy's, by its times up to its first call and of a whole text; calls
                   on more tokens are timed with guesses that cost nothing (`calls.FreeDraft`), for
                   few widths; those between them are on the line that joins them
   steps           counted in a replay of the texts (`evaluation.replay`)
@@ -14,23 +14,41 @@ So the target's layers are compiled once for each width, and for no strategy.
 import copy
 import functools
 import statistics
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdec.decoding.request import Settings
-from fastdec.decoding.run import Run, start
+from fastdec.decoding.run import Run
 from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import wide_calls
 from fastdec.evaluation.replay import begin_replay
-from fastdec.tuning.race import ONE, Candidate, Shape
+from fastdec.tuning.race import Candidate, count_steps
 
 CALLS = 8  # that are timed together
 ROUNDS, MOST_ROUNDS = 3, 20
-SECONDS = 0.5  # for more rounds than the fewest
+FOR_CALLS, FOR_DRAFTS = 2.0, 0.5  # seconds for more rounds than the fewest
+
+
+class Shape(NamedTuple):
+  """What a call reads of a row: a chain or a tree of tokens."""
+
+  nodes: int
+  is_tree: bool = False
+
+  @classmethod
+  def of(cls, strategy: LoopStrategy) -> 'Shape':
+    """Returns the shape of a strategy's calls."""
+    nodes = nodes_of(strategy)
+    return cls(nodes, strategy.most_accepted < nodes - 1)
+
+  def __str__(self) -> str:
+    return f'{self.nodes} token' + 's' * (self.nodes > 1) + ' in a tree' * self.is_tree
+
+
+ONE = Shape(1)
 
 
 class Predictor:
@@ -41,110 +59,90 @@ class Predictor:
 
   Attributes:
     plain: the plain strategy, which has decoded some batches.
-    predicted: the candidates whose speeds are known, the better the more calls are timed.
-    calls: time of a call of a batch, by the shapes that were timed.
-    seconds: that the slowest of these took to compile and to time.
+    calls: time of a call of a batch, in these units, by the shapes that were timed.
+    unit: the seconds of these first calls.
   """
 
   def __init__(self, plain: Candidate) -> None:
-    self.plain, self.predicted, self.seconds = plain, list[Candidate](), 0.0
-    self._steps = np.array([out.calls.max() for out in plain.texts.values()])
+    self.plain = plain
+    _, self._steps = count_steps(plain.texts.values())
     self._longest = int(self._steps.argmax())
-    count = min(CALLS, max(int(self._steps.max()), 2))
-    self._first_calls = functools.partial(self._decode, count)
-
-    times = _time({'first': self._first_calls, 'one': functools.partial(self._decode, 1)})
-    self._unit = times['first']
-    one_call = times['one'] / times['first']
-    self.calls = {ONE: max(1 - one_call, 0.0) / (count - 1)}
-    self._prompt = max(one_call - self.calls[ONE], 0.0)
+    one, self._first_calls, whole = (
+      lambda calls=calls: _advance(plain.begin(self._longest), calls) for calls in (1, CALLS, None)
+    )
+    times = _time({'one': one, 'first': self._first_calls, 'whole': whole}, FOR_CALLS)
+    self.unit = times['first']
+    later = max(times['whole'] - times['one'], 0.0) / max(int(self._steps.max()) - 1, 1)
+    self.calls = {ONE: later / self.unit}
+    self._prompt = max(times['one'] - later, 0.0) / self.unit
 
   def replay(self, candidate: Candidate) -> None:
     """Counts a candidate's calls on the texts of the plain strategy, and times its drafts."""
-    steps, calls, tokens, longest = [], 0, 0, self._longest
-    for number in self.plain.texts:
-      run = self._replay(candidate.strategy, number)
+    runs = [self._begin_replay(candidate, number) for number in self.plain.texts]
+    for run in runs:
       run.advance()
-      steps.append(run.calls)
-      calls += int(np.asarray(run.decoded.calls).sum())
-      tokens += int(np.asarray(run.decoded.lengths - 1).sum())
+    candidate.tokens_per_call, candidate.steps = count_steps([run.decoded for run in runs])
 
     # The first draft reads the whole prompt.
-    run = self._replay(candidate.strategy, longest)
-    times = _time({
-      'first': functools.partial(_repeat, run, 1), 'all': functools.partial(_repeat, run, None),
-    })  # fmt: skip
-    later = max(times['all'] - times['first'], 0.0) / max(steps[longest] - 1, 1)
-    candidate.steps = steps
-    candidate.drafts = (times['first'] + later * (np.array(steps) - 1)) / self._unit
-    candidate.tokens_per_call = tokens / max(calls, 1)
-    nodes = nodes_of(candidate.strategy)
-    candidate.shape = Shape(nodes, candidate.strategy.most_accepted < nodes - 1)
-    self.predicted.append(candidate)
-    self._predict()
+    run = self._begin_replay(candidate, self._longest)
+    first, whole = (functools.partial(_advance, run, calls) for calls in (1, None))
+    times = _time({'first': first, 'whole': whole}, FOR_DRAFTS)
+    later = max(times['whole'] - times['first'], 0.0) / max(candidate.steps[self._longest] - 1, 1)
+    candidate.drafts = (times['first'] + later * (candidate.steps - 1)) / self.unit
 
   def time_call(self, shape: Shape) -> None:
     """Times a call on a chain or a tree."""
-    begin = wallclock.now()
     topology = Topology.chain(shape.nodes)
     if shape.is_tree:
       topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, shape.nodes))])
-    state = self._first_calls()
-    calls = wide_calls(self.plain.target, self.plain.strategy, state, topology)
+    target, state = self.plain.request.target, self._first_calls()
+    calls = wide_calls(target, self.plain.strategy, state, topology)
     # A function that follows itself is faster: the plain strategy's calls precede both.
-    times = _time({
+    functions = {
       'plain': self._first_calls, 'one': lambda: calls(1),
       'again': self._first_calls, 'more': lambda: calls(1 + CALLS),
-    })  # fmt: skip
+    }  # fmt: skip
+    times = _time(functions, FOR_CALLS)
     plain = (times['plain'] + times['again']) / 2
     self.calls[shape] = max(times['more'] - times['one'], 0.0) / CALLS / plain
-    self.seconds = max(self.seconds, wallclock.now() - begin)
-    self._predict()
 
-  @property
-  def milliseconds(self) -> dict[str, float]:
-    """The milliseconds of a call, by the shapes that were timed."""
-    return {str(one): 1e3 * self._unit * self.calls[one] for one in sorted(self.calls)}
+  def predict(self, candidates: Sequence[Candidate]) -> None:
+    """Predicts those that were replayed, by the calls timed so far.
 
-  def _predict(self) -> None:
-    """Predicts by the calls timed so far. A larger one costs what the largest of them costs."""
+    A call larger than these costs as much as the largest."""
     plain = self._prompt + self._steps * self.calls[ONE]
-    for one in self.predicted:
-      nodes, times = [], []
-      for shape in sorted(self.calls):
-        if shape == ONE or shape.is_tree == one.shape.is_tree:
-          nodes.append(shape.nodes)
-          times.append(self.calls[shape])
-      steps, call = np.array(one.steps), np.interp(one.shape.nodes, nodes, times)
-      one.predicted = float(plain.sum() / (self._prompt + steps * call + one.drafts).sum())
+    for one in candidates:
+      shape, nodes, times = Shape.of(one.strategy), [], []
+      for timed in sorted(self.calls):
+        if timed == ONE or timed.is_tree == shape.is_tree:
+          nodes.append(timed.nodes)
+          times.append(self.calls[timed])
+      if len(one.steps):
+        call = np.interp(shape.nodes, nodes, times)
+        one.predicted = float(plain.sum() / (self._prompt + one.steps * call + one.drafts).sum())
 
-  def _decode(self, calls: int) -> Any:
-    """Reads a batch's prompts and makes calls, by the program that decodes whole texts."""
-    model, params = self.plain.target
-    batch = self.plain.batches[self._longest]
-    settings = Settings(max_len=self.plain.max_len, key=batch.keys)
-    run = start(model, params, batch.inputs, self.plain.strategy, settings, batch.lengths)
-    run.advance(calls)
-    return run.state
-
-  def _replay(self, strategy: LoopStrategy, number: int) -> Run:
+  def _begin_replay(self, candidate: Candidate, number: int) -> Run:
     """Begins the replay of a batch."""
-    model, params = self.plain.target
-    batch, texts = self.plain.batches[number], self.plain.texts[number]
-    return begin_replay(model, params, batch.inputs, texts, strategy, batch.lengths)
+    request, rows = candidate.request, candidate.batches[number]
+    prompt = request.prompt
+    inputs, lengths = prompt.tokens[rows], prompt.length[rows]
+    if prompt.inputs is not None:
+      inputs, lengths = prompt.inputs[rows], None
+    texts, params = self.plain.texts[number], request.target.params
+    return begin_replay(request.model, params, inputs, texts, candidate.strategy, lengths)
 
 
-def _repeat(run: Run, calls: int | None) -> Any:
+def _advance(run: Run, calls: int | None) -> Any:
   """Makes the first calls of a run, which stays as it was, and returns the state."""
   again = copy.copy(run)
   again.advance(calls)
   return again.state
 
 
-def _time(functions: Mapping[Any, Callable[[], Any]]) -> dict[Any, float]:
+def _time(functions: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
   """Returns the median seconds of functions in turn, after a round that compiles."""
   wallclock.time_round(functions, 0)
-  rounds, until = [], wallclock.now() + SECONDS
+  rounds, until = [], wallclock.now() + seconds
   while len(rounds) < ROUNDS or (len(rounds) < MOST_ROUNDS and wallclock.now() < until):
     rounds.append(wallclock.time_round(functions, len(rounds)))
-  return {name: statistics.median([seconds[name] for seconds in rounds]) for name in functions}
+  return {name: statistics.median([times[name] for times in rounds]) for name in functions}

@@ -3,12 +3,10 @@
 Fast forms differ between machines, so `fastdec tune` measures them before it compiles anything.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from fastdec.evaluation.wallclock import measure
 from fastdec.kernels.forms import COUNTS, FORMS, SIZES, TABLE, UNSIGNED, Table
@@ -55,26 +53,11 @@ def _time_forms(dtype: str, is_large: bool) -> Times:
       else:
         takes_part = count > 1 or dtype == 'float32'  # other types have a slow loop of XLA's there
       if takes_part:
-        program = jax.jit(lambda kernel, x=x, form=form: form(x, kernel, wide))
-        functions[name, count] = _over_all(program, kernels)
+        functions[name, count] = jax.jit(lambda kernel, x=x, form=form: form(x, kernel, wide))
     if dtype == 'int8' and count > 1:
-      program = jax.jit(lambda kernel, x=x: unsigned_product(x, kernel, sums))
-      functions[UNSIGNED, count] = _over_all(program, kernels)
-
-  times = {}
-  for key, timing in measure(functions, ROUNDS).items():
-    times[key], _ = timing.spread
-  return times
-
-
-def _over_all(program: Any, kernels: Sequence[Array]) -> Any:
-  """Returns a function that multiplies by one kernel after the other, waiting for each."""
-
-  def multiply() -> None:
-    for kernel in kernels:
-      jax.block_until_ready(program(kernel))
-
-  return multiply
+      functions[UNSIGNED, count] = jax.jit(lambda kernel, x=x: unsigned_product(x, kernel, sums))
+  timings = measure(functions, ROUNDS, [(kernel,) for kernel in kernels])
+  return {key: min(timing.seconds) for key, timing in timings.items()}
 
 
 def choose_forms(times: Times) -> list[tuple[str, int]]:

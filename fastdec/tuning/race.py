@@ -11,18 +11,17 @@ medians of 1000 bootstrap samples of the rounds.
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
-from fastdec.decoding.decode import decode
 from fastdec.decoding.protocol import Decoded
-from fastdec.decoding.strategy import LoopStrategy
+from fastdec.decoding.request import Request
+from fastdec.decoding.run import Run
 from fastdec.evaluation import wallclock
-from fastdec.struct import Bound
-from fastdec.tuning.prompts import Batch
 
 LEAST = 5  # rounds: two equal ones are rarely in the same order in all of them
 SAMPLES = 1000
@@ -36,57 +35,39 @@ class Ratio(NamedTuple):
   high: float
 
 
-class Shape(NamedTuple):
-  """What a call reads of a row: a chain or a tree of tokens."""
-
-  nodes: int
-  is_tree: bool = False
-
-  def __str__(self) -> str:
-    return f'{self.nodes} token' + 's' * (self.nodes > 1) + ' in a tree' * self.is_tree
-
-
-ONE = Shape(1)
-
-
 @dataclasses.dataclass
 class Candidate:
   """A strategy that decodes batches, and what is known of it."""
 
   name: str
-  target: Bound
-  strategy: LoopStrategy
-  batches: Sequence[Batch]
-  max_len: int | None
+  request: Request  # of all prompts, in one width, so that all batches have one program
+  batches: Int[np.ndarray, 'n b']  # rows of the request
   note: str = ''  # why it was not predicted or not timed
   # What was measured.
-  compile_seconds: float = 0.0  # of decoding the first batch, which compiles the program
+  compile_seconds: float = 0.0  # of decoding for the first time
   texts: dict[int, Decoded] = dataclasses.field(default_factory=dict)  # by the batch's number
   speeds: list[float] = dataclasses.field(default_factory=list)  # tokens per second, round by round
   # What was predicted, by the texts of the plain strategy.
   predicted: float = 0.0  # speed-up over the plain strategy; 0: not predicted
   tokens_per_call: float = 0.0  # without the first token, which the prompt's call writes
-  shape: Shape = ONE
-  steps: Sequence[int] = ()  # for each batch: it runs until its slowest row is done
+  steps: Any = ()  # for each batch, as in `count_steps`
   drafts: Any = ()  # their time for each batch, as in `Predictor`
 
-  def compile(self) -> None:
-    """Decodes the first batch, so that the program exists."""
-    begin = wallclock.now()
-    self.decode(0)
-    self.compile_seconds = wallclock.now() - begin
+  @property
+  def strategy(self) -> Any:
+    return self.request.strategy
 
-  def decode(self, number: int) -> None:
-    """Decodes the batch of this number, and keeps its first output."""
-    model, params = self.target
-    batch = self.batches[number]
-    out = decode(
-      model, params, batch.inputs, self.strategy, batch.lengths, max_len=self.max_len,
-      key=batch.keys,
-    )  # fmt: skip
-    jax.block_until_ready(out.tokens)
-    if number not in self.texts:
-      self.texts[number] = jax.tree.map(np.asarray, out.checked())
+  def decode(self, number: int = 0) -> None:
+    """Decodes the batch of this number, and keeps its output. The first time also compiles."""
+    begin, run = wallclock.now(), self.begin(number)
+    run.advance()
+    out = jax.tree.map(np.asarray, run.finish(run.decoded, run.prompt).checked())
+    self.compile_seconds = self.compile_seconds or wallclock.now() - begin
+    self.texts[number] = out
+
+  def begin(self, number: int) -> Run:
+    """Returns a run that decodes the batch of this number."""
+    return Run.begin(self.request.take(self.batches[number]))
 
 
 def run_round(candidates: Sequence[Candidate], number: int, together: int = 1) -> None:
@@ -95,13 +76,20 @@ def run_round(candidates: Sequence[Candidate], number: int, together: int = 1) -
   `together` are decoded in a row, as users do it: the first one after another program is slower."""
   first, count = number * together, len(candidates[0].batches)
   batches = [(number % count,) for number in range(first, first + together)]
-  visits = {}
-  for place, candidate in enumerate(candidates):
-    visits[place] = candidate.decode
+  visits = {place: candidate.decode for place, candidate in enumerate(candidates)}
   for place, seconds in wallclock.time_round(visits, number, batches).items():
     candidate = candidates[place]
     tokens = sum(int(candidate.texts[batch].lengths.sum()) for (batch,) in batches)
     candidate.speeds.append(tokens / len(batches) / seconds)
+
+
+def count_steps(outs: Collection[Decoded]) -> tuple[float, Int[np.ndarray, ' n']]:
+  """Returns the tokens of a call, and the steps of each batch, until its slowest row is done.
+
+  The prompt's call, which writes a row's first token, does not count."""
+  calls = np.stack([np.asarray(out.calls) for out in outs])
+  tokens = np.stack([np.asarray(out.lengths) for out in outs]) - 1
+  return tokens.sum() / max(calls.sum(), 1), calls.max(1)
 
 
 def compare(one: Candidate, other: Candidate) -> Ratio:

@@ -37,12 +37,16 @@ def test_a_tuned_strategy_is_used_by_name(translator, fastdec, prompts, tmp_path
   assert tuned.rows in (1, 2) and tuned.dtype in ('float32', 'int8')
 
 
+def read(*words):
+  return tune._read(['--model=m', '--prompts=p', *words])
+
+
 def test_a_draft_network_is_also_tried_together_with_prompt_lookup():
   def names(*words):
-    args = tune._read(['--model=m', '--prompts=p', '--no-lookahead', '--gammas=2', *words])
+    args = read('--no-lookahead', '--gammas=2', *words)
     network = hash_kit().network('eagle')
     tried = tune._list_candidates(args, [(network, 'eagle')], {})
-    return [(label(one.strategy), one.folder) for one in tried]
+    return [(label(strategy), folder) for strategy, folder in tried]
 
   both = ('Union(PromptLookup(k=6), Eagle(nodes=8))', 'eagle')
   assert names()[:3] == [('PromptLookup(k=3)', None), ('Eagle(depth=2, nodes=3)', 'eagle'), both]
@@ -121,7 +125,7 @@ def test_all_types_are_checked_before_the_first_is_tuned(translator, fastdec, pr
 
 def candidates(translator, *words):
   """Returns the labels of what is tried for two heads with a fitted tree."""
-  args = tune._read(['--model=m', '--prompts=p', '--no-lookup', '--no-lookahead', *words])
+  args = read('--no-lookup', '--no-lookahead', '--heads=h', *words)
   tree = [[0], [1], [0, 0], [2], [0, 1]]
   tried = tune._list_candidates(args, [(fd.load_heads(translator), 'h')], {'h': tree})
   assert all(path == 'h' for strategy, path in tried if strategy.part)

@@ -5,10 +5,9 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.protocol import Decoded
+from fastdec.decoding.request import Settings, prepare
 from fastdec.evaluation import wallclock
-from fastdec.struct import Bound
 from fastdec.tuning import race as racing
-from fastdec.tuning.prompts import make_batches
 from fastdec.tuning.race import Candidate, compare, is_decided, run_round
 from tests.decoding.fakes import HashLM
 
@@ -37,8 +36,9 @@ def run_race(clock):
 
   def run_race(seconds, batches, rounds):
     def candidate(name, needed):
-      prompts = make_batches(HashLM(), [[2, 3 + i] for i in range(batches)], 1, None)
-      one = Candidate(name, Bound(HashLM(), {}), fd.Greedy(), prompts, 10)
+      prompts = [[2, 3 + i] for i in range(batches)]
+      request = prepare(HashLM(), {}, prompts, fd.Greedy(), Settings(max_len=10))
+      one = Candidate(name, request, np.arange(batches)[:, None])
       visits = iter(range(10**6))
 
       def decode(number):
