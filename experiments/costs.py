@@ -30,12 +30,12 @@ INPUT = 5.6e6
 def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
   """Returns the cost of `runs.figures`: the outputs of each rule, many at once, then one at a
   time by the clock, and greedy ones of the same model."""
-  c, machine, facts = task.c, plan.machine, costs.read_facts(task.c.data)
+  c, facts = task.c, costs.read_facts(task.c.data)
   k, regime, table = missing[0]['k'], missing[0]['regime'], task.c.table
   model, tokens = costs.model_over(c.model, c.data), facts.tokens
   wanted = getattr(table, 'sentences', 0) or getattr(table, 'images', 0)
   n = min(wanted or np.inf, facts.counts.get(task.split, np.inf))
-  devices = math.gcd(min(table.rows, int(n)), machine.devices)
+  devices = math.gcd(min(table.rows, int(n)), plan.machine.devices)
   cost = Cost(f'measures {len(missing)} rows on {n:,.0f} outputs', devices=devices)
 
   for rule in ['greedy', *(key['rule'] for key in missing)]:
@@ -47,11 +47,11 @@ def figures(plan: Plan, task: Any, models: Any, missing: Sequence[Row]) -> Cost:
       n += GROWN_ON / (len(missing) + 1)
     rows = min(table.rows, n) * beams / devices
     calls = n * tokens / min(table.rows, n) / block
-    cost.seconds += calls * costs.call_seconds(machine, model, rows, width, tokens)
+    cost.seconds += costs.seconds_of_calls(plan, calls, model, rows, width, tokens)
     cost.steps, cost.tokens = cost.steps + calls, cost.tokens + n * tokens
     if task.timed_rules is None or rule in ('greedy', *task.timed_rules):
       calls = table.timed * (table.repeats + 1) * tokens / block
-      cost.seconds += calls * costs.call_seconds(machine, model, beams, width, tokens)
+      cost.seconds += costs.seconds_of_calls(plan, calls, model, beams, width, tokens)
   return cost
 
 
@@ -87,13 +87,13 @@ def show(page: cli.Page, settings: type, make: cli.Make) -> None:
       'a page that trains nothing has no plan: leave out --plan, and its rows come one by one'
     )
   plan, facts = Plan(root, machine, COSTS), costs.read_facts(c.data)
-  how = 'on paper' if machine.flops else 'timed here, without compilation'
+  how = 'on paper' if machine.flops else 'compiled and timed here'
   print(f'On {machine.devices} x {machine.name}, {how}; the workdir is {root}\n')
   plan.read(make, c)
 
   # Print each stage, and the rows of each model.
   total, disk, scratch, memory = 0.0, facts.disk, 0.0, 0.0
-  read, unknown = 0.0, []  # tokens a second, of both sides of a text; stages without an estimate
+  read = 0.0  # tokens a second, of both sides of a text
   for i, (name, state, cost) in enumerate(plan.entries, start=1):
     if cost is not None:
       print(f'{i:3} {name}: {state}; {cost.what}\n    {_describe(cost)}')
@@ -102,8 +102,7 @@ def show(page: cli.Page, settings: type, make: cli.Make) -> None:
       if cost.step.flops and isinstance(c.data, TextConfig):
         read = max(read, 2 * cost.tokens / cost.seconds)
     elif state in ('new', 'begun'):
-      print(f'{i:3} {name}: {state}, not estimated')
-      unknown.append(name)
+      print(f'{i:3} {name}: {state}, not estimated and not counted below')
     else:
       print(f'{i:3} {name}: {state}')
 
@@ -123,10 +122,8 @@ def show(page: cli.Page, settings: type, make: cli.Make) -> None:
   if read:
     cores = math.ceil(read / INPUT)
     print(f'Input: {shorten(read)} tokens a second at most, the batches of {cores} cores')
-  if unknown:
-    print(f'Not counted: {", ".join(unknown)}')
-
-  costs.check_room([cost for _, _, cost in plan.entries if cost], machine, root, facts.disk)
+  known = [cost for _, _, cost in plan.entries if cost is not None]
+  costs.check_room(known, machine.memory, root, facts.disk)
 
 
 def _describe(cost: Cost) -> str:

@@ -291,8 +291,8 @@ class Page:
       on_rows: see `Workdir`.
     """
     from experiments.lab import engine
-    from experiments.lab.costs import NEEDS, check_room
-    from experiments.lab.machine import Machine, find_machine
+    from experiments.lab.costs import COSTS, check_room
+    from experiments.lab.machine import memory_here
     from experiments.lab.plan import Plan
     from experiments.lab.workdir import Workdir
     from fastdec.kernels.sharding import make_own_mesh
@@ -300,7 +300,7 @@ class Page:
 
     root, here = Path(str(self.workdir.value)), conditions()
     here['config'] = config_string(overrides)
-    jobs, machine = None, Machine('the cluster', 1, math.inf)
+    jobs, memory = None, math.inf
     if self.engine.value != 'local' and processes.count() > 1:
       raise UserError(
         f'--engine={self.engine.value} starts its own processes: leave out --coordinator'
@@ -311,18 +311,18 @@ class Page:
       sizes = self.partition.value, self.gpus.value, self.minutes.value
       jobs = engine.by_slurm(root / 'jobs', *sizes)
     else:
-      machine = find_machine()
+      memory = memory_here()
       if hasattr(c, 'mesh'):
         make_own_mesh(c.mesh)  # a mistake shows before any work
     work = Workdir(root, here, jobs)
     work.on_rows = on_rows
 
     # List all stages as if none were made; those that have not begun must have room.
-    plan = Plan(root / 'new', machine, NEEDS)
+    plan = Plan(root / 'new', None, COSTS)
     plan.read(make, c)
     begun = {folder.name.rpartition('-')[0] for folder in root.glob('*-*')}
     costs = [cost for name, _, cost in plan.entries if cost is not None and name not in begun]
-    check_room(costs, machine, root)
+    check_room(costs, memory, root)
     work.planned = plan.steps
     try:
       with contextlib.nullcontext() if jobs is None else engine.ended_in_order():

@@ -1,10 +1,10 @@
 """What stages need and cost: one function for each that makes them.
 
-`NEEDS` is the cheap part, which every command asks before any work: memory for weights and
-optimizer, disk for checkpoints and texts. `COSTS` is for `--plan`. On a GPU a training step is
-counted (`machine.py`), and a call of decoding by shapes: the weights and the cache that it reads,
-its products, and the kernels of its layers. On this machine steps and calls are timed. Tokens of a
-text that is not there yet are assumed.
+A plan without a machine, which every command makes before any work, asks only for what is cheap to
+know: memory for weights and optimizer, disk for checkpoints and texts. `--plan` asks for all. On a
+GPU a training step is counted (`machine.py`), and a call of decoding by shapes: the weights and the
+cache that it reads, its products, and the kernels of its layers. On this machine steps and calls
+are compiled and timed. Tokens of a text that is not there yet are assumed.
 """
 
 import dataclasses
@@ -22,7 +22,6 @@ import numpy as np
 
 from experiments.lab import own, train
 from experiments.lab.machine import Count, Machine, count_program
-from experiments.lab.own import DistillConfig
 from experiments.lab.plan import Cost, Plan
 from experiments.lab.text import TextConfig
 from fastdec import folders
@@ -31,8 +30,8 @@ from fastdec.data.text import wmt14
 from fastdec.data.text.corpus import open_text
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
+from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import DECODER, Calls, FreeDraft, random_params
-from fastdec.evaluation.wallclock import measure
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.struct import Bound
@@ -116,7 +115,7 @@ def count_numbers(tree: Any) -> int:
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-# --- what stages need
+# --- trainings
 
 
 class Trained(NamedTuple):
@@ -136,102 +135,57 @@ class Trained(NamedTuple):
 
 
 @functools.cache
-def count_parameters(kind: Trained) -> tuple[int, int]:
-  """Returns the numbers of parameters that are trained, and of all."""
+def shapes_of(kind: Trained) -> tuple[Any, Any, Any]:
+  """Returns shapes of a key, of the model's parameters, and of those that are trained."""
   key = jax.eval_shape(lambda: jax.random.key(0))
   trunk = jax.eval_shape(kind.model.init, key)
-  params = jax.eval_shape(lambda key, trunk: kind.task(trunk).init(key), key, trunk)
-  trained = count_numbers(params)
-  return trained, trained + count_numbers(kind.task(trunk).frozen)
+  return key, trunk, jax.eval_shape(lambda key, trunk: kind.task(trunk).init(key), key, trunk)
 
 
-def find_trained(
+def training(
   plan: Plan, *, run: RunConfig, data: Any, model: Any = None, base: pathlib.Path | None = None,
-  heads: Any = None, k: int = 0, together: bool = False, **_: Any,
-) -> Trained:  # fmt: skip
-  """Returns what `train.base`, or `train_heads` on a base, trains."""
+  heads: Any = None, k: int = 0, together: bool = False, mesh: MeshConfig = MeshConfig(), **_: Any,
+) -> Cost:  # fmt: skip
+  """Returns the cost of `train.base`, or of `train_heads` on a base, on all devices that the rows
+  divide over. It needs memory for weights, gradients and Adam's moments; what a step needs besides
+  is known once it is traced, which takes longer."""
+  what, module = 'base', None
   if base is None:
-    return Trained(model_over(model, data), None, None, False, run.label_smoothing)
-  trunk = model_of_stage(plan, base)
-  return Trained(trunk, heads.module(trunk, k), heads, together, run.label_smoothing)
-
-
-def needs_of_training(
-  plan: Plan, *, run: RunConfig, mesh: MeshConfig = MeshConfig(), **inputs: Any
-) -> Cost:
-  """Returns what a training needs for its weights, gradients and Adam's moments, and for its
-  checkpoints. A step is not traced, which takes longer: what it needs for a batch is left out."""
-  kind = find_trained(plan, run=run, **inputs)
-  trained, all_of = count_parameters(kind)
-  what = 'base'
-  if kind.heads is not None:
-    what = f'heads for k={inputs["k"]}'
-  if kind.together:
-    what += ', with the base'
-  return Cost(
+    trunk = model_over(model, data)
+  else:
+    trunk = model_of_stage(plan, base)
+    what, module = f'heads for k={k}', heads.module(trunk, k)
+    if together:
+      what += ', with the base'
+  kind = Trained(trunk, module, heads, together, run.label_smoothing)
+  _, shapes, learnt = shapes_of(kind)
+  trained = count_numbers(learnt)
+  all_of = trained + count_numbers(kind.task(shapes).frozen)
+  cost = Cost(
     f'trains {what}, {shorten(trained)} of {shorten(all_of)} parameters', run.steps,
     step=Count(memory=4 * (all_of + 3 * trained) / mesh.model),
     disk=4 * all_of, scratch=3 * 4 * trained * (len(run.loop().kept) + 2),
   )  # fmt: skip
-
-
-def needs_of_text(plan: Plan, *, data: TextConfig, distill: DistillConfig, **_: Any) -> Cost:
-  """Returns what `own.translations` needs: the disk for lines and ids."""
-  facts = read_facts(data)
-  n = min(data.max_train or math.inf, facts.counts['train'])
-  what, tokens = f'translates {n:,.0f} sentences, beam {distill.beam}', n * facts.tokens
-  return Cost(what, tokens=tokens, disk=2 * tokens * (4 + CHARACTERS))
-
-
-def check_room(
-  costs: Sequence[Cost], machine: Machine, root: pathlib.Path, disk: float = 0.0
-) -> None:
-  """Raises UserError where stages need more memory or, with `disk` bytes for the data, more disk
-  than there is."""
-  memory, scratch = 0.0, 0.0
-  for cost in costs:
-    memory, scratch = max(memory, cost.step.memory), max(scratch, cost.scratch)
-    disk += cost.disk
-  if memory > machine.memory:
-    raise UserError(
-      f'a step needs {shorten(memory, "B")} of memory, and a device of {machine.name} has'
-      f' {shorten(machine.memory, "B")}: give a smaller model, more devices, or'
-      ' --config.train.accumulate=2'
-    )
-  free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-  if disk + scratch > free:
-    raise UserError(
-      f'this takes {shorten(disk + scratch, "B")} of disk, and {root} has {shorten(free, "B")}:'
-      ' choose another workdir'
-    )
-
-
-# --- what they cost
-
-
-def training(plan: Plan, *, run: RunConfig, data: Any, **inputs: Any) -> Cost:
-  """Returns the cost of `train.base`, or of `train_heads` on a base, on all devices that the rows
-  divide over."""
-  cost = needs_of_training(plan, run=run, data=data, **inputs)
-  trained = find_trained(plan, run=run, data=data, **inputs)
-  rows, machine = run.rows or data.rows, plan.machine
-  cost.devices = math.gcd(rows // run.accumulate, machine.devices)
+  if plan.machine is None:
+    return cost
 
   # A batch has the same rows on each device.
-  shape = rows // cost.devices, getattr(data, 'row_length', 0) or trained.model.fixed_length
+  rows, machine = run.rows or data.rows, plan.machine
+  cost.devices = math.gcd(rows // run.accumulate, machine.devices)
+  shape = rows // cost.devices, getattr(data, 'row_length', 0) or trunk.fixed_length
   usual = dataclasses.replace(run, steps=10**6, every=1, average=1, rows=0)
-  cost.step = _count_step(machine, trained, usual, shape)
-  exchange = machine.exchange_seconds(4 * count_parameters(trained)[0], cost.devices)
+  cost.step, compiling = _count_step(machine, kind, usual, shape)
+  exchange = machine.exchange_seconds(4 * trained, cost.devices)
   cost.tokens = run.steps * rows * shape[1]
-  cost.seconds = run.steps * (cost.step.seconds + exchange)
+  cost.seconds = compiling + run.steps * (cost.step.seconds + exchange)
   return cost
 
 
 @functools.cache
 def _count_step(
   machine: Machine, trained: Trained, run: RunConfig, shape: tuple[int, int]
-) -> Count:  # fmt: skip
-  """Counts the step that training runs."""
+) -> tuple[Count, float]:
+  """Counts the step that training runs; also returns the seconds before the first one here."""
   model, optimizer = trained.model, run.optimizer(trained.model.d_model)
   sides = ('target',) if model.fixed_length else ('target', 'source')
   batch = {}
@@ -242,45 +196,57 @@ def _count_step(
     batch['source'] = np.zeros((shape[0], 8, 8, 3), np.uint8)
 
   # Trace the step on shapes.
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  trunk, transform = jax.eval_shape(model.init, key), optimizer.build()
+  (key, trunk, _), transform = shapes_of(trained), optimizer.build()
   state = jax.eval_shape(
     lambda key, trunk: TrainState.create(trained.task(trunk), transform, key), key, trunk
   )
   task = trained.task(trunk)
   step: Any = make_step(task, transform, optimizer.learning_rate, run.accumulate)
-  count = count_program(step.trace(state, task.frozen, batch).jaxpr.jaxpr, machine)
+  count, compiling = count_program(step.trace(state, task.frozen, batch).jaxpr.jaxpr, machine), 0.0
 
   # Time it here, if it fits.
   if not machine.flops and count.memory < machine.memory:
     real = Training(trained.task(model.init(jax.random.key(0))), [batch] * 4, [model], print)
+    began = wallclock.now()
     count.seconds = time_step(real, run, MeshConfig())
-  return count
+    compiling = wallclock.now() - began - 4 * count.seconds
+  return count, compiling
+
+
+# --- decoding
 
 
 def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any, **_: Any) -> Cost:
-  """Returns the cost of `own.translations`."""
-  cost, tokens = needs_of_text(plan, data=data, distill=distill), read_facts(data).tokens
+  """Returns the cost of `own.translations`. It needs the disk for lines and ids."""
+  facts = read_facts(data)
+  n = min(data.max_train or math.inf, facts.counts['train'])
+  tokens = n * facts.tokens
+  disk = 2 * tokens * (4 + CHARACTERS)
+  cost = Cost(f'translates {n:,.0f} sentences, beam {distill.beam}', tokens=tokens, disk=disk)
+  if plan.machine is None:
+    return cost
   cost.devices = math.gcd(distill.rows, plan.machine.devices)
   rows = distill.rows // cost.devices * max(distill.beam, distill.samples)
-  cost.steps = cost.tokens / distill.rows
+  cost.steps = tokens / distill.rows
   module = model_of_stage(plan, model)
-  cost.seconds = cost.steps * call_seconds(plan.machine, module, rows, 1, tokens)
+  cost.seconds = seconds_of_calls(plan, cost.steps, module, rows, 1, facts.tokens)
   return cost
 
 
-@functools.cache
-def call_seconds(machine: Machine, model: Any, rows: float, width: int, tokens: float) -> float:
-  """Returns the seconds of a call: it reads the decoder, the projection on words and a cache that
-  is half full, and multiplies them by each token. Here it is timed; its drafts cost nothing."""
+def seconds_of_calls(
+  plan: Plan, calls: float, model: Any, rows: float, width: int, tokens: float
+) -> float:
+  """Returns the seconds of some calls. A call reads the decoder, the projection on words and a
+  cache that is half full, and multiplies them by each token. Here it is timed, and the first ones
+  of a plan compile the program; drafts cost nothing."""
+  machine = plan.machine
   if not machine.flops:
-    target = Bound(*pack_if_faster(model, random_params(model, 0, 'float32')))
-    inputs, tokens = np.ones((math.ceil(rows), math.ceil(tokens)), np.int32), math.ceil(tokens)
-    if model.fixed_length:
-      inputs = np.zeros((len(inputs), 8, 8, 3), np.uint8)
-    drafter = FreeDraft(Topology.chain(width))
-    calls = Calls.after_prompt(target, drafter, inputs, tokens, CALLS)
-    return measure({'calls': calls}, 3)['calls'].median / CALLS
+    program = model, math.ceil(rows), width, math.ceil(tokens)
+    seconds, compiling = time_call(*program)
+    if program in plan.compiled:
+      compiling = 0.0
+    plan.compiled.add(program)
+    return compiling + calls * seconds
 
   params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))
   layers = [value for name, value in params.items() if name.startswith(DECODER)]
@@ -288,15 +254,46 @@ def call_seconds(machine: Machine, model: Any, rows: float, width: int, tokens: 
   cache = rows * len(layers) * 2 * 2 * tokens / 2 * model.d_model
   flops, dtype = 2 * rows * width * read + 2 * width * cache, model.config.dtype
   size = (read + cache) * jnp.dtype(dtype).itemsize / machine.bandwidth
-  return max(flops / machine.flops[dtype], size, len(layers) * LAYER * machine.launch)
+  return calls * max(flops / machine.flops[dtype], size, len(layers) * LAYER * machine.launch)
 
 
-NEEDS = {
-  train.base: needs_of_training,
-  train_heads: needs_of_training,
-  own.translations: needs_of_text,
-}
+@functools.cache
+def time_call(model: Any, rows: int, width: int, tokens: int) -> tuple[float, float]:
+  """Times a call here; returns its seconds, and those before the first one."""
+  began = wallclock.now()
+  target = Bound(*pack_if_faster(model, random_params(model, 0, 'float32')))
+  inputs: Any = np.ones((rows, tokens), np.int32)
+  if model.fixed_length:
+    inputs = np.zeros((rows, 8, 8, 3), np.uint8)
+  calls = Calls.after_prompt(target, FreeDraft(Topology.chain(width)), inputs, tokens, CALLS)
+  timing = wallclock.measure({'calls': calls}, 3)['calls']
+  return timing.median / CALLS, wallclock.now() - began - sum(timing.seconds)
+
+
 COSTS = {train.base: training, train_heads: training, own.translations: translations}
+
+
+# --- in words
+
+
+def check_room(costs: Sequence[Cost], there: float, root: pathlib.Path, disk: float = 0.0) -> None:
+  """Raises UserError where stages need more memory than a device has, `there` bytes, or, with
+  `disk` bytes for the data, more disk than there is."""
+  memory, scratch = 0.0, 0.0
+  for cost in costs:
+    memory, scratch = max(memory, cost.step.memory), max(scratch, cost.scratch)
+    disk += cost.disk
+  if memory > there:
+    raise UserError(
+      f'a step needs {shorten(memory, "B")} of memory, and a device has {shorten(there, "B")}: give'
+      ' a smaller model, more devices, or --config.train.accumulate=2'
+    )
+  free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
+  if disk + scratch > free:
+    raise UserError(
+      f'this takes {shorten(disk + scratch, "B")} of disk, and {root} has {shorten(free, "B")}:'
+      ' choose another workdir'
+    )
 
 
 def shorten(number: float, unit: str = '') -> str:

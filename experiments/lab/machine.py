@@ -84,11 +84,11 @@ def machine_of(name: str) -> Machine:
   return dataclasses.replace(GPUS[match[1]], devices=int(match[2]))
 
 
-def find_machine() -> Machine:
-  """Returns the devices of this process; a CPU's share its memory."""
+def memory_here() -> float:
+  """Returns the bytes of a device of this process; devices of a CPU share its memory."""
   devices = jax.local_devices()
   limits = devices[0].memory_stats() or {'bytes_limit': RAM / len(devices)}
-  return Machine(devices[0].device_kind, len(devices), limits['bytes_limit'])
+  return limits['bytes_limit']
 
 
 # --- programs

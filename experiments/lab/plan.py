@@ -43,15 +43,18 @@ class Plan:
 
   Attributes:
     root: the workdir; it need not exist.
-    machine: what the stages run on.
+    machine: what the stages run on; None: only what they need is asked.
     entries: stages and rows, in order.
     steps: of the trainings, by the names of all stages, in order; 0 where nothing is trained.
     inputs: of the stages, by their folders.
+    compiled: programs of calls that are counted as compiled.
     is_complete: False when rows cannot be listed before their models are made.
   """
 
-  def __init__(self, root: pathlib.Path, machine: Machine, costs: Mapping[Any, Any]) -> None:
-    self.root, self.path, self.machine = root, root / 'results.jsonl', machine
+  def __init__(self, root: pathlib.Path, machine: Machine | None, costs: Mapping[Any, Any]) -> None:
+    self.root, self.path = root, root / 'results.jsonl'
+    self.machine: Any = machine
+    self.compiled: set[Any] = set()
     self.entries: list[Entry] = []
     self.steps: dict[str, int] = {}
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}
