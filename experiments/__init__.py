@@ -9,7 +9,7 @@ with flags of their own.
 import importlib
 import runpy
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastdec import extras
 from fastdec.errors import UserError
@@ -108,15 +108,6 @@ def run(name: str) -> None:
   def main(_: list[str]) -> None:
     # The paper is imported once the flags are known to be right.
     paper = importlib.import_module(f'experiments.{module}')
-    make_page(flags_of_paper, getattr(paper, settings), getattr(paper, function))
+    flags_of_paper.run(getattr(paper, settings), getattr(paper, function))
 
   cli.run(main)
-
-
-def make_page(page: Any, settings: type, make: Any) -> None:
-  """Makes a page by its flags, a `cli.Page`; or shows its plan, if `--plan` is given."""
-  if page.plan.value is None:
-    page.run(settings, make)
-    return
-  costs = importlib.import_module('experiments.costs')
-  costs.show(page, settings, make)

@@ -12,7 +12,6 @@ trained on (or takes that of --config.data.own), trains them, and measures chain
 with plain decoding. The same command continues where it was stopped.
 """
 
-from experiments import make_page
 from experiments.lab import cli
 
 PAGE = cli.Page('drafts')
@@ -25,7 +24,7 @@ def main(_: list[str]) -> None:
   kind = PAGE.config.value.get('kind', 'all')
   if kind != 'all':
     raise UserError(f'kind={kind} is one row of the table, which has all: leave out the kind')
-  make_page(PAGE, drafters.Drafters, drafters.drafters)
+  PAGE.run(drafters.Drafters, drafters.drafters)
 
 
 if __name__ == '__main__':

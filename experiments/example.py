@@ -10,7 +10,6 @@ calls for its length. Without k in the config it is the table's largest k and la
 is trained before if need be. Writes example.txt and example.png.
 """
 
-from experiments import make_page
 from experiments.lab import cli
 
 PAGE = cli.Page('wmt14')
@@ -24,9 +23,7 @@ def main(words: list[str]) -> None:
 
   if len(words) > 1:
     raise UserError(f'there are {len(words)} sentences, and one makes an example: put it in quotes')
-  make_page(
-    PAGE, text.Translation, functools.partial(text.example, sentence=words[0] if words else None)
-  )
+  PAGE.run(text.Translation, functools.partial(text.example, sentence=words[0] if words else None))
 
 
 if __name__ == '__main__':

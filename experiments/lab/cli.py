@@ -270,10 +270,18 @@ class Page:
     self.minutes = flags.DEFINE_integer('slurm.time', 240, 'minutes of a job', lower_bound=1)
 
   def run(self, settings: type, make: Make) -> None:
-    """Makes the page and ends the process: by 1 if a row failed, else by 0."""
-    with self.limit_time():
-      work = self.make_all(to_dataclass(settings, self.config.value), make)
-    end([work])
+    """Makes the page and ends the process: by 1 if a row failed, else by 0. With --plan it only
+    shows what that would take."""
+    c = to_dataclass(settings, self.config.value)
+    if self.plan.value is None:
+      with self.limit_time():
+        work = self.make_all(c, make)
+      end([work])
+    else:
+      from experiments.lab import costs, machine
+
+      root = Path(self.workdir.value or 'WORKDIR')
+      costs.show(c, make, root, machine.machine_of(self.plan.value))
 
   def make_all(
     self,

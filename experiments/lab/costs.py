@@ -13,7 +13,7 @@ import math
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,12 +37,14 @@ from fastdec.kernels.sharding import MeshConfig
 from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import heads_task, train_heads
 from fastdec.training.loop import make_step
+from fastdec.training.losses import dev_loss, head_accuracy
 from fastdec.training.run import RunConfig, Training, time_step
 from fastdec.training.state import Task, TrainState, base_task
 
 CHARACTERS = 4  # of a token
 SAMPLE = 1000  # pairs whose characters are counted
 CALLS = 8  # that are timed together
+INPUT = 5.6e6  # tokens a second that a core of a Xeon lays out in batches (benchmarks/inputs.py)
 LAYER = 12  # kernels of a decoder's layer in a call
 
 
@@ -185,7 +187,7 @@ def training(
 def _count_step(
   machine: Machine, trained: Trained, run: RunConfig, shape: tuple[int, int]
 ) -> tuple[Count, float]:
-  """Counts the step that training runs; also returns the seconds before the first one here."""
+  """Counts the step that training runs; also returns the seconds of compiling here."""
   model, optimizer = trained.model, run.optimizer(trained.model.d_model)
   sides = ('target',) if model.fixed_length else ('target', 'source')
   batch = {}
@@ -206,9 +208,14 @@ def _count_step(
 
   # Time it here, if it fits.
   if not machine.flops and count.memory < machine.memory:
-    real = Training(trained.task(model.init(jax.random.key(0))), [batch] * 4, [model], print)
-    began = wallclock.now()
+    params = model.init(jax.random.key(0))
+    evaluate = functools.partial(dev_loss, model, params)
+    if trained.heads is not None:
+      heads = trained.heads.init(jax.random.key(0))
+      evaluate = functools.partial(head_accuracy, model, trained.heads, params, heads)
+    real, began = Training(trained.task(params), [batch] * 4, [model], print), wallclock.now()
     count.seconds = time_step(real, run, MeshConfig())
+    evaluate([batch])
     compiling = wallclock.now() - began - 4 * count.seconds
   return count, compiling
 
@@ -229,12 +236,12 @@ def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any, **
   rows = distill.rows // cost.devices * max(distill.beam, distill.samples)
   cost.steps = tokens / distill.rows
   module = model_of_stage(plan, model)
-  cost.seconds = seconds_of_calls(plan, cost.steps, module, rows, 1, facts.tokens)
+  cost.seconds = seconds_of_calls(plan, module, cost.steps, rows, 1, facts.tokens)
   return cost
 
 
 def seconds_of_calls(
-  plan: Plan, calls: float, model: Any, rows: float, width: int, tokens: float
+  plan: Plan, model: Any, calls: float, rows: float, width: int, tokens: float
 ) -> float:
   """Returns the seconds of some calls. A call reads the decoder, the projection on words and a
   cache that is half full, and multiplies them by each token. Here it is timed, and the first ones
@@ -273,9 +280,6 @@ def time_call(model: Any, rows: int, width: int, tokens: int) -> tuple[float, fl
 COSTS = {train.base: training, train_heads: training, own.translations: translations}
 
 
-# --- in words
-
-
 def check_room(costs: Sequence[Cost], there: float, root: pathlib.Path, disk: float = 0.0) -> None:
   """Raises UserError where stages need more memory than a device has, `there` bytes, or, with
   `disk` bytes for the data, more disk than there is."""
@@ -294,6 +298,73 @@ def check_room(costs: Sequence[Cost], there: float, root: pathlib.Path, disk: fl
       f'this takes {shorten(disk + scratch, "B")} of disk, and {root} has {shorten(free, "B")}:'
       ' choose another workdir'
     )
+
+
+# --- in words
+
+
+def show(c: Any, make: Callable[[Any, Any], None], root: pathlib.Path, machine: Machine) -> None:
+  """Prints what a paper's function would do with these settings in a workdir.
+
+  Raises:
+    UserError: it has no text and no images; it needs more disk or memory than there is; or files
+      are missing.
+  """
+  if not hasattr(c, 'data'):
+    raise UserError(
+      'a page that trains nothing has no plan: leave out --plan, and its rows come one by one'
+    )
+  plan, facts = Plan(root, machine, COSTS), read_facts(c.data)
+  how = 'on paper' if machine.flops else 'compiled and timed here'
+  print(f'On {machine.devices} x {machine.name}, {how}; the workdir is {root}\n')
+  plan.read(make, c)
+
+  # Print each stage, and the rows of each model.
+  total, disk, scratch, memory = 0.0, facts.disk, 0.0, 0.0
+  read = 0.0  # tokens a second, of both sides of a text
+  for i, (name, state, cost) in enumerate(plan.entries, start=1):
+    if cost is not None:
+      print(f'{i:3} {name}: {state}; {cost.what}\n    {_describe(cost)}')
+      total, disk = total + cost.seconds, disk + cost.disk
+      scratch, memory = max(scratch, cost.scratch), max(memory, cost.step.memory)
+      if cost.step.flops and isinstance(c.data, TextConfig):
+        read = max(read, 2 * cost.tokens / cost.seconds)
+    elif state in ('new', 'begun'):
+      print(f'{i:3} {name}: {state}, not estimated and not counted below')
+    else:
+      print(f'{i:3} {name}: {state}')
+
+  # Print what is missing, and the totals.
+  if not plan.is_complete:
+    print('\nMore rows are known once these stages are made', end='')
+  print()
+  hours, need, download = total / 3600, disk + scratch, 0.0
+  if facts.missing:
+    download = facts.download
+    print(f'Missing: {facts.missing}\n    a download of {shorten(download, "B")}')
+  print(
+    f'In all: {hours:.3g} h, {hours * machine.devices:.3g} device-hours;'
+    f' {shorten(need, "B")} of disk, {shorten(scratch, "B")} of them for checkpoints;'
+    f' a download of {shorten(download, "B")}'
+  )
+  if read:
+    cores = math.ceil(read / INPUT)
+    print(f'Input: {shorten(read)} tokens a second at most, the batches of {cores} cores')
+  known = [cost for _, _, cost in plan.entries if cost is not None]
+  check_room(known, machine.memory, root, facts.disk)
+
+
+def _describe(cost: Cost) -> str:
+  """Returns the figures of a stage in words."""
+  words = [f'{shorten(cost.steps)} calls', f'{shorten(cost.tokens)} tokens']
+  if cost.step.flops:
+    words[0] = f'{shorten(cost.steps)} steps'
+    words.append(f'a step on each of {cost.devices}: {shorten(cost.step.flops, "FLOPs")}')
+    words.append(f'{shorten(cost.step.bytes, "B")}, {shorten(cost.step.memory, "B")} of memory')
+  words.append(f'{cost.seconds / 3600:.3g} h')
+  if cost.disk:
+    words.append(f'{shorten(cost.disk, "B")} of disk')
+  return ', '.join(words)
 
 
 def shorten(number: float, unit: str = '') -> str:

@@ -90,30 +90,27 @@ class Plan:
       if is_made:
         self.entries.append(Entry(name, 'made', None))
       else:
-        state = 'begun' if folder.is_dir() else 'new'
-        self.entries.append(Entry(name, state, self._cost(make, **inputs)))
+        state, cost = 'begun' if folder.is_dir() else 'new', None
+        if make in self._costs:
+          cost = self._costs[make](self, **inputs)
+        self.entries.append(Entry(name, state, cost))
     return folder
 
-  def fill(self, keys: Sequence[Row | list[Row]], figures: Any, summary: Any = None) -> list[Row]:
+  def fill(
+    self, keys: Sequence[Row | list[Row]], figures: Any, summary: Any = None, cost: Any = None
+  ) -> list[Row]:
     """Notes the rows that are missing, those of a group together; returns no row."""
     lines = read(self.path)
     for group in keys:
       listed = group if isinstance(group, list) else [group]
       missing = [key for key in listed if find(lines, **key) is None]
       names = ' '.join(f'{name}={listed[0][name]}' for name in list(listed[0])[:2])
-      cost = None
-      if missing:
-        cost = self._cost(figures, missing)
       there = f'{len(listed) - len(missing)} of {len(listed)} rows are there'
-      self.entries.append(Entry(names, there, cost))
+      known = None
+      if missing and cost is not None and self.machine is not None:
+        known = cost(self, missing)
+      self.entries.append(Entry(names, there, known))
     return []
-
-  def _cost(self, make: Any, *args: Any, **inputs: Any) -> Cost | None:
-    """Returns the cost by the function of the table; None if it has none."""
-    cost = self._costs.get(getattr(make, 'func', make))
-    if cost is None:
-      return None
-    return cost(self, *getattr(make, 'args', ()), *args, **inputs)
 
   def do(self, action: Callable[[], None]) -> None:
     """Does nothing."""

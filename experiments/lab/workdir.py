@@ -148,6 +148,7 @@ class Workdir:
     keys: Sequence[Row | list[Row]],
     figures: Callable[[Any], Any],
     summary: Callable[[Row], str] | None = None,
+    cost: Any = None,
   ) -> list[Row]:
     """Measures the keys that have no finished row yet; returns the rows of all keys, in order.
 
@@ -161,6 +162,7 @@ class Workdir:
       figures: for a key by itself, `figures(key)` returns its figures. For keys in one list,
         `figures` gets those without a row and yields one dict of figures for each, in their order.
       summary: returns a new row in one line, which is printed.
+      cost: returns what a plan's missing rows of one group cost, see `plan.Plan`.
 
     Returns:
       One row per key: the finished one, else its failure. Keys for which the budget left no time

@@ -515,7 +515,7 @@ class Split(Task):
     base: the folder of the base that all models begin at.
   """
 
-  timed_rules = COLUMNS
+  timed_rules, blocks = COLUMNS, image_tables.PAPERS_TABLE2
 
   def __init__(
     self, c: Table2, data: ImagesConfig, folder: pathlib.Path, base: pathlib.Path

@@ -13,6 +13,7 @@ continues from its last checkpoint, and rows that are in results.jsonl are not m
 
 import abc
 import functools
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,12 +22,13 @@ import jax
 from jax.sharding import Mesh
 
 import fastdec as fd
-from experiments.lab import train
+from experiments.lab import costs, train
+from experiments.lab.plan import Cost, Plan
 from experiments.lab.report import Drawn, markdown
 from experiments.lab.rows import Row
 from experiments.lab.train import DISTILLED, TUNED, seed_of
 from experiments.lab.workdir import Workdir
-from experiments.stern2018.tables import UNTRAINED
+from experiments.stern2018.tables import UNTRAINED, Key
 from fastdec import folders
 from fastdec.decoding.protocol import Decoded
 from fastdec.errors import UserError
@@ -60,10 +62,12 @@ class Task(abc.ABC):
     split: on which models are measured, 'dev' or 'test'.
     limits: arguments of `fd.decode` besides the strategy.
     timed_rules: rules that are timed; None: all.
+    blocks: the paper's mean accepted block sizes, by which plans count calls.
     greedy: greedy outputs, by the content of the model; {} until something is measured.
   """
 
   timed_rules: tuple[str, ...] | None = None
+  blocks: Mapping[Key, float]
 
   def __init__(self, c: Any, data: Any, split: str, **limits: int) -> None:
     self.c, self.data, self.split, self.limits = c, data, split, limits
@@ -92,6 +96,10 @@ class Task(abc.ABC):
       'dtype': c.model.dtype,
       'seed': c.seed,
     }
+
+  def shape(self, k: int, rule: str) -> tuple[int, int]:
+    """Returns the nodes and the beams of a call."""
+    return k, 1
 
   @abc.abstractmethod
   def strategies(
@@ -183,7 +191,8 @@ def measure_rows(task: Task, work: Workdir, cells: Sequence[Cell], models: Model
       folder = models[k, regime]
       same: Any = {'k': k, 'regime': regime}
       groups.append([work.key(task.key, folder, **same, rule=rule) for rule in rules])
-  return work.fill(groups, functools.partial(figures, task, models), task.summary)
+  cost = functools.partial(cost_of_rows, task)
+  return work.fill(groups, functools.partial(figures, task, models), task.summary, cost)
 
 
 def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
@@ -244,6 +253,32 @@ def figures(task: Task, models: Models, missing: list[Row]) -> Iterator[Row]:
       row['spread'] = time.speedups_over(times['greedy'])
       row['compile_seconds'] = time.compile_seconds
     yield row
+
+
+def cost_of_rows(task: Task, plan: Plan, missing: Sequence[Row]) -> Cost:
+  """Returns the cost of `figures` in a plan: the outputs of each rule, many at once, then one at a
+  time by the clock, and greedy ones of the same model."""
+  c, table, facts = task.c, task.c.table, costs.read_facts(task.c.data)
+  wanted = getattr(table, 'sentences', 0) or getattr(table, 'images', 0)
+  n = min(wanted or math.inf, facts.counts.get(task.split, math.inf))
+  devices = math.gcd(min(table.rows, int(n)), plan.machine.devices)
+  cost = Cost(f'measures {len(missing)} rows on {n:,.0f} outputs', devices=devices)
+  model, regime = costs.model_over(c.model, c.data), missing[0]['regime']
+  seconds_of = functools.partial(costs.seconds_of_calls, plan, model)
+
+  for k, rule in [(1, 'exact'), *((key['k'], key['rule']) for key in missing)]:
+    # A call writes the paper's block at this k, or at the next smaller one.
+    block, (nodes, beams) = 1.0, task.shape(k, rule)
+    for size in range(2, k + 1):
+      exact = task.blocks.get((size, regime, 'exact'), block)
+      block = task.blocks.get((size, regime, rule), exact)
+    calls, once = n * facts.tokens / min(table.rows, n) / block, table.timed * (table.repeats + 1)
+    rows = min(table.rows, n) * beams / devices
+    cost.seconds += seconds_of(calls, rows, nodes, facts.tokens)
+    cost.steps, cost.tokens = cost.steps + calls, cost.tokens + n * facts.tokens
+    if task.timed_rules is None or rule in task.timed_rules:
+      cost.seconds += seconds_of(once * facts.tokens / block, beams, nodes, facts.tokens)
+  return cost
 
 
 def prepare(module: Any, params: Any, mesh: Mesh | None) -> Bound:

@@ -99,6 +99,7 @@ def _parse(table: str) -> dict[tuple[int, str, str], tuple[float, float]]:
 
 
 PAPERS_TABLE1 = _parse(_TABLE)
+PAPERS_BLOCKS = {key: block for key, (_, block) in PAPERS_TABLE1.items()}
 
 # Table 4: newstest2014. k -> BLEU and wall-clock speed-up of a single sentence; trained on
 # distilled data.

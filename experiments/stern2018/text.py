@@ -234,6 +234,8 @@ def write_example(
 class Sentences(Task):
   """The sentences of a split, on which models are measured; opened on first use."""
 
+  blocks = tables.PAPERS_BLOCKS
+
   def __init__(self, c: Translation, split: str) -> None:
     super().__init__(c, dataclasses.replace(c.data, distilled=''), split, max_len=c.table.max_len)
 
@@ -292,6 +294,9 @@ class Sentences(Task):
     table, key = self.c.table, super().key(folder, k, regime, rule)
     key |= {'outputs': len(self.pairs), 'content': self.text.content}
     return key | {'max_len': table.max_len, 'timing_sentences': table.timed}
+
+  def shape(self, k: int, rule: str) -> tuple[int, int]:
+    return tree_nodes(rule) or k, 4 if rule == BEAM else 1
 
   def strategies(
     self, target: Bound, folder: pathlib.Path, k: int, regime: str, rules: Sequence[str]

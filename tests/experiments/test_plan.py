@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from experiments.costs import COSTS
 from experiments.lab import costs
+from experiments.lab.costs import COSTS
 from experiments.lab.machine import GPUS, machine_of
 from experiments.lab.plan import Plan
 from experiments.lab.workdir import Workdir
@@ -43,7 +43,7 @@ def test_on_this_machine_a_program_is_compiled_once(tmp_path, monkeypatch):
   monkeypatch.setattr(costs, 'time_call', lambda *program: (2.0, 100.0))
   plan = Plan(tmp_path, machine_of('cpu'), COSTS)
   sizes = [(7, 1), (7, 1), (7, 4), (8, 4)]  # rows and width
-  seconds = [costs.seconds_of_calls(plan, 3, 'model', *size, 9.0) for size in sizes]
+  seconds = [costs.seconds_of_calls(plan, 'model', 3, *size, 9.0) for size in sizes]
   assert seconds == [106.0, 6.0, 106.0, 106.0]
 
 
@@ -65,7 +65,7 @@ def test_the_command_lists_all_and_makes_nothing(launch, tmp_path):
   ('lookahead', ['model']),
 ])  # fmt: skip
 def test_a_page_whose_rows_depend_on_models_says_so(launch, monkeypatch, page, stages):
-  monkeypatch.setattr('experiments.costs.COSTS', {})
+  monkeypatch.setattr('experiments.lab.costs.COSTS', {})
   ended = launch(page, f'--config=configs/{page}.py:scale=smoke', '--plan')
   assert ended.code == 0 and 'More rows are known once these stages are made' in ended.out
   for i, name in enumerate(stages, start=1):
