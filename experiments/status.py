@@ -29,29 +29,22 @@ def describe(root: pathlib.Path) -> list[str]:
   Raises:
     UserError: it has neither stages nor rows.
   """
-  begun: dict[str, pathlib.Path] = {}  # the newest folder of each stage, in the order of time
+  # Stages in the order of the plan, then others in the order in which they began.
+  states: dict[str, str] = {}
+  if (root / PLAN).is_file():
+    states = dict.fromkeys(read_json(root / PLAN)['stages'], 'waiting')
   for file in sorted(root.glob('*/inputs.json'), key=lambda file: file.stat().st_mtime):
     if not file.parent.is_symlink():
-      name = file.parent.name.rpartition('-')[0]
-      begun.pop(name, None)
-      begun[name] = file.parent
+      states[file.parent.name.rpartition('-')[0]] = describe_stage(file.parent)
   measured = rows.read(root / 'results.jsonl')
-  if not begun and not measured:
+  if not states and not measured:
     raise UserError(f'{root} has no stages and no rows: give the --workdir of an experiment')
-
-  # Stages in the order of the plan, then others in the order in which they began.
-  names = []
-  if (root / PLAN).is_file():
-    names = list(read_json(root / PLAN)['stages'])
-  names += [name for name in begun if name not in names]
-  lines, left = [], []
-  for number, name in enumerate(names, 1):
-    state = 'waiting'
-    if name in begun:
-      state = describe_stage(begun[name])
-    lines.append(f'stage {number} of {len(names)}, {name}: {state}')
+  lines, following = [], 'rows that are not measured yet, if any'
+  for number, (name, state) in enumerate(states.items(), 1):
+    lines.append(f'stage {number} of {len(states)}, {name}: {state}')
+  for name, state in reversed(states.items()):
     if state != 'done':
-      left.append(f'{name} ({state})')
+      following = f'{name} ({state})'
 
   # Rows, and failures that no later row has made good.
   finished = [row for row in measured if not rows.is_failure(row)]
@@ -59,10 +52,6 @@ def describe(root: pathlib.Path) -> list[str]:
   lines.append(f'{len(finished)} rows are measured, {len(failed)} failed')
   for name, reason in failed.items():
     lines.append(f'failed: {name}: {reason} (see {root}/failures/{name}.log)')
-
-  following = 'rows that are not measured yet, if any'
-  if left:
-    following = left[0]
   lines.append(f'next: {following}; the same command continues')
   return lines
 

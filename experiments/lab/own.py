@@ -119,13 +119,9 @@ class DistillConfig:
 
 
 def translations(
-  folder: pathlib.Path,
-  *,
-  model: pathlib.Path,
-  data: TextConfig,
-  distill: DistillConfig,
+  folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, distill: DistillConfig,
   mesh: MeshConfig = MeshConfig(),
-) -> None:
+) -> None:  # fmt: skip
   """Writes train.<source> and train.<target>, and, if the model writes greedily, dev too.
 
   A training source for which the model writes nothing, or that is too long for training, keeps its
@@ -177,14 +173,9 @@ def _open_sources(
 
 
 def _translate(
-  folder: pathlib.Path,
-  target: Bound,
-  text: Text,
-  distill: DistillConfig,
-  split: str,
-  sources: Iterable[Source],
-  total: int,
-) -> Iterator[list[Output]]:
+  folder: pathlib.Path, target: Bound, text: Text, distill: DistillConfig, split: str,
+  sources: Iterable[Source], total: int,
+) -> Iterator[list[Output]]:  # fmt: skip
   """Each source's outputs, best first, or else the translation that it keeps.
 
   Args:
@@ -254,14 +245,9 @@ def _cut_at_end(ids: list[int]) -> list[int]:
 
 
 def continuations(
-  folder: pathlib.Path,
-  *,
-  model: pathlib.Path,
-  data: TextConfig,
-  prompt: int,
-  max_len: int,
+  folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, prompt: int, max_len: int,
   mesh: MeshConfig = MeshConfig(),
-) -> None:
+) -> None:  # fmt: skip
   """Writes dev and train: the first tokens of each line, as the model continues them greedily.
 
   Args:
@@ -300,13 +286,9 @@ def continuations(
 
 
 def _write(
-  folder: pathlib.Path,
-  author: pathlib.Path,
-  data: TextConfig,
-  beam: int,
-  mesh: MeshConfig,
+  folder: pathlib.Path, author: pathlib.Path, data: TextConfig, beam: int, mesh: MeshConfig,
   write: Callable[[Text, Bound], Iterator[tuple[Split, Iterator[list[Output]]]]],
-) -> None:
+) -> None:  # fmt: skip
   """Saves the outputs of each split, which `write` makes by the model in the folder `author`, on
   this process's devices; then their record."""
   if not agreed(bool(record_of(folder))):

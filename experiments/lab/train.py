@@ -125,16 +125,9 @@ def each_once(part: str, **values: tuple[Any, ...]) -> None:
 
 
 def base(
-  folder: pathlib.Path,
-  *,
-  model: Any,
-  run: RunConfig,
-  data: Any,
-  seed: int,
-  start: pathlib.Path | None = None,
-  order: int | None = None,
-  mesh: MeshConfig = MeshConfig(),
-) -> None:
+  folder: pathlib.Path, *, model: Any, run: RunConfig, data: Any, seed: int,
+  start: pathlib.Path | None = None, order: int | None = None, mesh: MeshConfig = MeshConfig(),
+) -> None:  # fmt: skip
   """Trains a model from fresh parameters, or a finished one further.
 
   Args:

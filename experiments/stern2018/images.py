@@ -367,13 +367,9 @@ HOW_TO_WRITE = (
 
 
 def write_images(
-  folder: pathlib.Path,
-  *,
-  base: pathlib.Path,
-  data: ImagesConfig,
-  images: int,
+  folder: pathlib.Path, *, base: pathlib.Path, data: ImagesConfig, images: int,
   mesh: MeshConfig = MeshConfig(),
-) -> None:
+) -> None:  # fmt: skip
   """Has a base enlarge small training images, greedily: heads learn to guess what it writes.
 
   The images are written to parts/, then together to images.npz. The last file, images.json, says
