@@ -210,12 +210,12 @@ def _list_candidates(
     bases.append((fd.Lookahead(), None))
   bases += [(parse(text), None) for text in args.strategy]
   for part, folder in parts:
-    if folder in args.heads:
+    usual = usual_for(part)
+    if usual.part == 'heads':
       bases.append((fd.Blockwise(part), folder))
       for family in _list_trees(args, part, trees.get(folder, [])):
         families.append([(one, folder) for one in family])
       continue
-    usual = usual_for(part)
     bases.append((usual, folder))
     if usual.joins and not args.no_lookup:
       bases.append((fd.Union(fd.PromptLookup(k=6), usual), folder))
@@ -263,7 +263,7 @@ def _save(
   if args.output is not None:
     flags = f'--strategy={file}'
   if folder is not None:
-    flags += f' --{"heads" if folder in args.heads else "draft"}={folder}'
+    flags += f' --{best.strategy.part}={folder}'
   print(f'Written to {file}; use it by {flags}')
   if best.name == best.plain and not args.draft and not args.heads:
     print('A draft may help: fastdec train-draft --budget=1h trains one on texts of this model')

@@ -15,12 +15,12 @@ import copy
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fastdec.decoding.run import Run
-from fastdec.decoding.strategy import LoopStrategy, nodes_of
+from fastdec.decoding.strategy import nodes_of
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import wide_calls
@@ -32,25 +32,6 @@ ROUNDS, MOST_ROUNDS = 3, 20
 FOR_CALLS, FOR_DRAFTS = 2.0, 0.5  # seconds for more rounds than the fewest
 
 
-class Shape(NamedTuple):
-  """What a call reads of a row: a chain or a tree of tokens."""
-
-  nodes: int
-  is_tree: bool = False
-
-  @classmethod
-  def of(cls, strategy: LoopStrategy) -> 'Shape':
-    """Returns the shape of a strategy's calls."""
-    nodes = nodes_of(strategy)
-    return cls(nodes, strategy.most_accepted < nodes - 1)
-
-  def __str__(self) -> str:
-    return f'{self.nodes} token' + 's' * (self.nodes > 1) + ' in a tree' * self.is_tree
-
-
-ONE = Shape(1)
-
-
 class Predictor:
   """Predicts by the texts of the plain strategy.
 
@@ -59,7 +40,7 @@ class Predictor:
 
   Attributes:
     plain: the plain strategy, which has decoded some batches.
-    calls: time of a call of a batch, in these units, by the shapes that were timed.
+    calls: time of a call of a batch, in these units, by the numbers of tokens that were timed.
     unit: the seconds of these first calls.
   """
 
@@ -73,7 +54,7 @@ class Predictor:
     times = _time({'one': one, 'first': self._first_calls, 'whole': whole}, FOR_CALLS)
     self.unit = times['first']
     later = max(times['whole'] - times['one'], 0.0) / max(int(self._steps.max()) - 1, 1)
-    self.calls = {ONE: later / self.unit}
+    self.calls = {1: later / self.unit}
     self._prompt = max(times['one'] - later, 0.0) / self.unit
 
   def replay(self, candidate: Candidate) -> None:
@@ -90,11 +71,12 @@ class Predictor:
     later = max(times['whole'] - times['first'], 0.0) / max(candidate.steps[self._longest] - 1, 1)
     candidate.drafts = (times['first'] + later * (candidate.steps - 1)) / self.unit
 
-  def time_call(self, shape: Shape) -> None:
-    """Times a call on a chain or a tree."""
-    topology = Topology.chain(shape.nodes)
-    if shape.is_tree:
-      topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, shape.nodes))])
+  def time_call(self, strategy: Any) -> None:
+    """Times a call on as many tokens as this strategy's, in a chain or a tree."""
+    nodes = nodes_of(strategy)
+    topology = Topology.chain(nodes)
+    if strategy.most_accepted < nodes - 1:
+      topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, nodes))])
     target, state = self.plain.request.target, self._first_calls()
     calls = wide_calls(target, self.plain.strategy, state, topology)
     # A function that follows itself is faster: the plain strategy's calls precede both.
@@ -104,21 +86,17 @@ class Predictor:
     }  # fmt: skip
     times = _time(functions, FOR_CALLS)
     plain = (times['plain'] + times['again']) / 2
-    self.calls[shape] = max(times['more'] - times['one'], 0.0) / CALLS / plain
+    self.calls[nodes] = max(times['more'] - times['one'], 0.0) / CALLS / plain
 
   def predict(self, candidates: Sequence[Candidate]) -> None:
     """Predicts those that were replayed, by the calls timed so far.
 
     A call larger than these costs as much as the largest."""
-    plain = self._prompt + self._steps * self.calls[ONE]
+    plain = self._prompt + self._steps * self.calls[1]
+    nodes = sorted(self.calls)
     for one in candidates:
-      shape, nodes, times = Shape.of(one.strategy), [], []
-      for timed in sorted(self.calls):
-        if timed == ONE or timed.is_tree == shape.is_tree:
-          nodes.append(timed.nodes)
-          times.append(self.calls[timed])
       if len(one.steps):
-        call = np.interp(shape.nodes, nodes, times)
+        call = np.interp(nodes_of(one.strategy), nodes, [self.calls[n] for n in nodes])
         one.predicted = float(plain.sum() / (self._prompt + one.steps * call + one.drafts).sum())
 
   def _begin_replay(self, candidate: Candidate, number: int) -> Run:

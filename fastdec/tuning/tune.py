@@ -27,12 +27,12 @@ from fastdec.decoding.protocol import promise_of
 from fastdec.decoding.request import Settings, prepare
 from fastdec.decoding.settings import Whole, count, is_number
 from fastdec.decoding.sizes import PROMPTS, choose_widths
-from fastdec.decoding.strategy import LoopStrategy, read_strategy
+from fastdec.decoding.strategy import LoopStrategy, nodes_of, read_strategy
 from fastdec.errors import UserError
 from fastdec.evaluation import machine, wallclock
 from fastdec.evaluation.replay import can_replay
 from fastdec.models.api import Model, Params, check_model
-from fastdec.tuning.prediction import ONE, Predictor, Shape
+from fastdec.tuning.prediction import Predictor
 from fastdec.tuning.race import LEAST, Candidate, Ratio, compare, count_steps, is_decided, run_round
 from fastdec.tuning.tuned import Figures, Tuned
 
@@ -102,7 +102,9 @@ def tune(
     _time(plain, tried, begin + budget)
     seconds = wallclock.now() - begin
 
-  shapes = sorted(predictor.calls)
+  milliseconds = {}
+  for nodes, call in sorted(predictor.calls.items()):
+    milliseconds[f'{nodes} token' + 's' * (nodes > 1)] = 1e3 * predictor.unit * call
   table = [_make_figures(candidate, plain) for candidate in candidates]
   chosen, why = _choose(table)
   texts = np.concatenate([out.tokens for _, out in sorted(plain.texts.items())])
@@ -118,7 +120,7 @@ def tune(
     compile_seconds=sum(candidate.compile_seconds for candidate in candidates),
     machine=machine.here(),
     table=tuple(table),
-    call_ms={str(one): 1e3 * predictor.unit * predictor.calls[one] for one in shapes},
+    call_ms=milliseconds,
     strategy=next(one.strategy for one in candidates if one.name == chosen),
     texts=tuple(map(tuple, texts.tolist())),
   )
@@ -183,7 +185,7 @@ def _predict(predictor: Predictor, candidates: list[Candidate], ends: float) -> 
   for candidate in candidates:
     if not can_replay(candidate.strategy):
       candidate.note = 'not predicted: its calls do not follow from a text'
-    elif candidate is not candidates[0] and wallclock.now() + compiling > until:
+    elif any(len(one.steps) for one in candidates) and wallclock.now() + compiling > until:
       candidate.note = 'not predicted: the budget was not enough'
     else:
       predictor.replay(candidate)
@@ -192,13 +194,14 @@ def _predict(predictor: Predictor, candidates: list[Candidate], ends: float) -> 
   while True:
     predictor.predict(candidates)
     candidates.sort(key=lambda one: -one.predicted)
-    shapes = [Shape.of(one.strategy) for one in candidates[:MOST_TIMED] if one.predicted]
-    unknown = [shape for shape in shapes if shape not in predictor.calls]
-    if not unknown or (len(predictor.calls) > 1 and wallclock.now() + compiling > until):
+    best = [one.strategy for one in candidates[:MOST_TIMED] if one.predicted]
+    unknown = next((one for one in best if nodes_of(one) not in predictor.calls), None)
+    if unknown is None or (len(predictor.calls) > 1 and wallclock.now() + compiling > until):
       return
-    predictor.time_call(unknown[0])
-    ratio = predictor.calls[unknown[0]] / max(predictor.calls[ONE], 1e-9)
-    log.info(f'a call on {unknown[0]} takes {ratio:.2f} times as long as one on {ONE}')
+    predictor.time_call(unknown)
+    nodes, calls = nodes_of(unknown), predictor.calls
+    ratio = calls[nodes] / max(calls[1], 1e-9)
+    log.info(f'a call on {nodes} tokens takes {ratio:.2f} times as long as one on 1 token')
 
 
 def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> None:

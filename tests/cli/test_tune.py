@@ -125,7 +125,7 @@ def test_all_types_are_checked_before_the_first_is_tuned(translator, fastdec, pr
 
 def candidates(translator, *words):
   """Returns the labels of what is tried for two heads with a fitted tree."""
-  args = read('--no-lookup', '--no-lookahead', '--heads=h', *words)
+  args = read('--no-lookup', '--no-lookahead', *words)
   tree = [[0], [1], [0, 0], [2], [0, 1]]
   tried = tune._list_candidates(args, [(fd.load_heads(translator), 'h')], {'h': tree})
   assert all(path == 'h' for strategy, path in tried if strategy.part)

@@ -7,8 +7,8 @@ import pytest
 
 import fastdec as fd
 from fastdec.decoding.request import Settings, prepare
+from fastdec.decoding.strategy import nodes_of
 from fastdec.tuning import tune as tuning
-from fastdec.tuning.prediction import Shape
 from fastdec.tuning.race import Candidate
 from fastdec.tuning.tuned import Figures
 from tests.decoding.fakes import HashLM
@@ -91,7 +91,7 @@ def test_a_prediction_has_the_calls_of_a_decode(tune, monkeypatch, rows):
       run = candidate.begin(number)
       run.advance()
       assert steps == run.decoded.calls.max()
-  assert {Shape.of(one.strategy) for one in candidates} == {Shape(4), Shape(3)}
+  assert {nodes_of(one.strategy) for one in candidates} == {4, 3}
   assert list(tuned.call_ms) == ['1 token', '3 tokens', '4 tokens']
 
 
