@@ -39,6 +39,7 @@ fastdec[train].
 Its last act is `fastdec tune`, of three minutes, on the prompts that are held out. It finds out
 whether the draft pays on this machine, and writes OUT.tuned.json:
 fastdec generate --strategy=OUT.tuned.json --draft=OUT. A draft that brings nothing is not tuned.
+With --no-tune only its prediction for a chain is printed.
 """
 
 import argparse
@@ -87,6 +88,7 @@ from fastdec.heads.draft import check_target
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.published import publish_draft
+from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LM, LMConfig
 from fastdec.models.t5 import T5
@@ -282,7 +284,9 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
     '--seed', type=whole(0, LAST_SEED), default=0, help='of fresh layers and batches (0)'
   )
-  parser.add_argument('--no-tune', action='store_true', help='ends without fastdec tune')
+  parser.add_argument(
+    '--no-tune', action='store_true', help='ends with a prediction, without fastdec tune'
+  )
   opening.add_length(parser)
   parser.set_defaults(max_len=None)
   opening.add_no_cache(parser)
@@ -393,7 +397,7 @@ def _make(
   if args.kind != 'heads':
     draft = fd.load_draft(out, choose_draft_type(open_fast(args.model, args.dtype), args.dtype))
     _show_curve(draft, on_text['data'].written_words(), trained, steps)
-    tokens = _show_worth(draft, Bound(model, generator.params), held_out)
+    tokens = _show_worth(args, draft, Bound(model, generator.params), held_out)
   write_json(work / 'account.json', {'tokens': tokens})
   for folder in work.glob('states-*'):
     if folder.is_symlink():
@@ -696,13 +700,18 @@ def _show_curve(draft: Any, written: np.ndarray, folder: pathlib.Path, steps: in
 
 
 def _show_worth(
-  draft: Any, target: Bound, texts: Sequence[tuple[str, list[int], list[int]]]
+  args: argparse.Namespace,
+  draft: Any,
+  target: Bound,
+  texts: Sequence[tuple[str, list[int], list[int]]],
 ) -> float:
   """Replays texts with a draft, and returns the tokens a call of a chain.
 
-  If these are few, the draft is tried in no other way.
+  If these are few, the draft is tried in no other way. Without `fastdec tune`, which follows, the
+  tuner predicts here what they are worth on this machine.
 
   Args:
+    args: the flags.
     draft: the network and its parameters.
     target: the model and its parameters.
     texts: categories, ids of prompts and of texts, which the draft has not seen.
@@ -718,4 +727,13 @@ def _show_worth(
         return first
   print('\nTokens a call on held-out texts, by category:')
   print(columns([['', *worth], *lines]))
+  if args.no_tune or args.as_is:
+    # By this budget nothing is timed but the calls.
+    asked = [ids for _, ids, _ in measured]
+    model, params = pack_if_faster(*target)
+    tuned = fd.tune(model, params, shapes[:1], asked, args.max_len, budget=1e-3)
+    _, chain = tuned.table
+    print(
+      f'{chain.name} is predicted to be {chain.predicted:.2f} times as fast as greedy decoding here'
+    )
   return first

@@ -15,11 +15,11 @@ with greedy decoding, as --budget allows. The command chooses the fastest one th
   relaxed   the output may differ: top-n and typical acceptance of heads take part too
 
 Greedy decoding is kept unless something is faster beyond noise; if the budget ends before anything
-else is timed, the best prediction is chosen. Milliseconds include the prompts. The ratio to greedy
-decoding has an interval that holds 95 % of 1000 samples of its rounds. The choice is written to
-tuned.json in the model's folder (or in ~/.local/share/fastdec if that folder cannot be written),
-where --strategy=tuned of the other commands and fd.load_tuned find it. On a CPU, the first run of
-two minutes or more also times the forms of a product, for all commands on this machine.
+else is timed, the best prediction is chosen. Milliseconds include the prompts; ratios have an
+interval of 95 %. The choice is written to tuned.json in the model's folder (or in
+~/.local/share/fastdec if that cannot be written), where --strategy=tuned of the other commands and
+fd.load_tuned find it. On a CPU, the first run of two minutes or more also times the forms of a
+product, for all commands on this machine.
 
 --dtypes=float32,int8,int8w tunes in several types; drafters have the type of the model. all means
 float32, int8, and if the machine has units for bfloat16 also bfloat16 and int8w. Without --dtypes
@@ -66,7 +66,6 @@ CALIBRATED = 32  # prompts that a tree for heads is fitted to
 # Each type and number of rows is timed at a different time, so a smaller lead may be the machine's.
 MARGIN = 1.1
 
-Path = list[int]  # ranks of a tree's node and of those above it
 Candidates = list[tuple[Any, str | None]]  # strategies, and the folders of their heads or drafts
 
 
@@ -88,11 +87,10 @@ def main(words: Sequence[str]) -> None:
   prompts = read_prompts(pathlib.Path(args.prompts))
   prompts = prompts[:: -(-len(prompts) // (MOST_PROMPTS * max(args.batches)))]
   prompts, template = opening.apply_chat_flags(args, prompts), opening.read_template(args)
-  generators = {}
-  for dtype in args.dtypes:
-    generators[dtype] = opening.open_without_weights(
-      args.model, dtype, prompts, args.max_len, template=template
-    )
+  generators = {
+    dtype: opening.open_without_weights(args.model, dtype, prompts, args.max_len, template=template)
+    for dtype in args.dtypes
+  }
 
   log = logging.getLogger('fastdec.tuning')
   log.handlers, log.propagate = [logging.StreamHandler(sys.stdout)], False
@@ -156,7 +154,7 @@ def _tune(
     programs.measure_forms()
   left = len(generators) * len(args.batches)
   results: list[tuple[fd.Tuned, str | None]] = []
-  trees: dict[str, list[Path]] = {}  # for heads, by their folders
+  trees: dict[str, list[list[int]]] = {}  # for heads, by their folders
   for dtype, generator in generators.items():
     if results and wallclock.now() >= deadline:
       print(f'the budget ended before {dtype}\n')
@@ -194,14 +192,11 @@ def _tune(
 
 
 def _list_candidates(
-  args: argparse.Namespace, parts: Sequence[tuple[Any, str]], trees: Mapping[str, list[Path]]
+  args: argparse.Namespace, parts: Sequence[tuple[Any, str]], trees: Mapping[str, list[list[int]]]
 ) -> Candidates:
   """Lists strategies: the first of each drafter, then the second of each, and so on.
 
-  Args:
-    args: the flags.
-    parts: heads and drafts, with their folders.
-    trees: for the heads, by their folders.
+  `parts` are heads and drafts with their folders; `trees` are for the heads, by their folders.
   """
   bases, families = Candidates(), []
   if not args.no_lookup:
@@ -226,7 +221,7 @@ def _list_candidates(
   return interleave(*families)
 
 
-def _list_trees(args: argparse.Namespace, heads: Any, tree: Sequence[Path]) -> list[list[Any]]:
+def _list_trees(args: argparse.Namespace, heads: Any, tree: list[list[int]]) -> list[list[Any]]:
   """Lists trees of several sizes, and strategies that are not lossless if those may take part.
 
   The first paths of the fitted tree make the best smaller tree. One that is a chain is left out.

@@ -32,6 +32,7 @@ from fastdec.errors import UserError
 from fastdec.evaluation import machine, wallclock
 from fastdec.evaluation.replay import can_replay
 from fastdec.models.api import Model, Params, check_model
+from fastdec.struct import Bound
 from fastdec.tuning.prediction import Predictor
 from fastdec.tuning.race import LEAST, Candidate, Ratio, compare, count_steps, is_decided, run_round
 from fastdec.tuning.tuned import Figures, Tuned
@@ -85,8 +86,9 @@ def tune(
   if relaxed or drawing is not None:
     settings = replace(settings, key=jax.random.key(0))
 
+  strategies, target = [drawing or Greedy(), *strategies], Bound(model, params)
   plain, *others = candidates = _list_candidates(
-    model, params, inputs, [drawing or Greedy(), *strategies], rows, settings, relaxed
+    target, inputs, strategies, rows, settings, relaxed
   )
   tried = [candidate for candidate in others if not candidate.note]
   with wallclock.alone():
@@ -127,19 +129,14 @@ def tune(
 
 
 def _list_candidates(
-  model: Model,
-  params: Params,
-  inputs: Any,
-  strategies: Sequence[Any],
-  rows: int,
-  settings: Settings,
-  relaxed: bool,
+  target: Bound, inputs: Any, strategies: list[Any], rows: int, settings: Settings, relaxed: bool
 ) -> list[Candidate]:
   """Lists the plain strategy, which is the first, and the others. Each has a name of its own.
 
   Those that break the plain one's promise have a note. What cannot decode is refused.
   """
   # Texts have one width; pictures have one shape already.
+  model, params = target
   if model.start_id is None or model.fixed_length is None:
     inputs = read_rows(model, make_prompt(model, inputs, None, None))
     lengths = np.array([*map(len, inputs)])
@@ -238,21 +235,18 @@ def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> Non
 
 def _make_figures(candidate: Candidate, plain: Candidate) -> Figures:
   """Returns what was measured of a candidate, or else what is predicted."""
-  figures = Figures(candidate.name, note=candidate.note)
+  figures = Figures(candidate.name, note=candidate.note, predicted=candidate.predicted or None)
   ratio = Ratio(candidate.predicted, 0.0, 0.0)
   if candidate.speeds:
     ratio = compare(candidate, plain)
-  if not ratio.value:
+  elif not candidate.predicted:
     return figures
   speed = ratio.value * statistics.median(plain.speeds)
-  figures = replace(
-    figures, how='predicted', tokens_per_call=candidate.tokens_per_call, ms_per_token=1e3 / speed,
-    tokens_per_second=speed, predicted=candidate.predicted or None,
-  )  # fmt: skip
+  figures = replace(figures, ms_per_token=1e3 / speed, tokens_per_second=speed)
   if not candidate.speeds:
-    return figures
+    return replace(figures, how='predicted', tokens_per_call=candidate.tokens_per_call)
 
-  # What was measured
+  # Say where the prediction was wrong, and what was measured.
   error = candidate.predicted / ratio.value
   if error and not 1 / ERROR < error < ERROR:
     side = 'high' if error > 1 else 'low'

@@ -46,6 +46,7 @@ def test_a_draft_is_trained_and_drafts(translator, fastdec, prompts, tmp_path, k
   assert 'was made with other settings (steps, seed): give another --out' in changed
   ended = fastdec(*words)
   assert ended.code == 0 and f'={out}' in ended.out.splitlines()[-1], ended
+  assert ('is predicted to be ' in ended.out) == (kind != 'heads')
   before = [(file, file.read_bytes()) for file in sorted(out.iterdir())]
   with monkeypatch.context() as patch:
     patch.setattr(trainer, 'carry_out', stopped)
