@@ -19,7 +19,9 @@ with lazy.imports(globals()) as MODULES:
   from fastdec.decoding.decode import decode, stream
   from fastdec.decoding.methods.adaptive import Adaptive
   from fastdec.decoding.methods.block import BlockDraft
+  from fastdec.decoding.methods.coupled_jacobi import CoupledJacobi
   from fastdec.decoding.methods.eagle import Eagle
+  from fastdec.decoding.methods.early_exit import EarlyExit
   from fastdec.decoding.methods.forced import Forced
   from fastdec.decoding.methods.forecast import LinearForecast, fit_forecast
   from fastdec.decoding.methods.greedy import Greedy, Sample

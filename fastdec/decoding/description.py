@@ -15,7 +15,9 @@ import numpy as np
 
 from fastdec.decoding.methods.adaptive import Adaptive
 from fastdec.decoding.methods.block import BlockDraft
+from fastdec.decoding.methods.coupled_jacobi import CoupledJacobi
 from fastdec.decoding.methods.eagle import Eagle
+from fastdec.decoding.methods.early_exit import EarlyExit
 from fastdec.decoding.methods.forced import Forced
 from fastdec.decoding.methods.forecast import LinearForecast
 from fastdec.decoding.methods.greedy import Greedy, Sample
@@ -52,6 +54,8 @@ STRATEGIES = (
   Suffix,
   Lookahead,
   Jacobi,
+  CoupledJacobi,
+  EarlyExit,
   Forced,
   Eagle,
   BlockDraft,

@@ -21,6 +21,7 @@ from fastdec import struct
 from fastdec.cache.kv import KVCache
 from fastdec.decoding.inputs import make_prompt, pad_ids
 from fastdec.decoding.law import Emitted
+from fastdec.decoding.methods.coupled_jacobi import CoupledJacobi
 from fastdec.decoding.methods.jacobi import Jacobi
 from fastdec.decoding.methods.lookahead import Lookahead
 from fastdec.decoding.methods.lookup import PromptLookup
@@ -103,7 +104,7 @@ def can_replay(strategy: LoopStrategy) -> bool:
   """True if a text decides what the strategy accepts."""
   rule = strategy.effective_rule
   compares = promise_of(rule) == 'exact' or type(rule) is Drawn
-  return compares and not isinstance(strategy, Lookahead | Jacobi)
+  return compares and not isinstance(strategy, Lookahead | Jacobi | CoupledJacobi)
 
 
 def begin_replay(

@@ -71,7 +71,7 @@ class Autoregressive(Network):
     both = jnp.concatenate([normed_embedded, normed], axis=-1)
 
     # The first layer's input x, and what its attention reads (None: the norm of x).
-    if draft.entry == 'beside':
+    if draft.entry != 'joined':
       x, read = features, both
       if draft.keeps_normed:
         x = normed

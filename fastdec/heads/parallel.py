@@ -14,16 +14,16 @@ The cache keeps the rows up to the root, and forgets those of masks.
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fastdec.cache.kv import LayerKV
 from fastdec.cache.memory import WithMemory
 from fastdec.heads import tower
-from fastdec.heads.block import Block, BlockNetwork
+from fastdec.heads.block import BlockNetwork
+from fastdec.heads.eagle import Autoregressive
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with
 from fastdec.heads.tower import View
 from fastdec.models.api import Params, causal
@@ -31,34 +31,19 @@ from fastdec.models.attention import attend, node_mask
 from fastdec.struct import Bound
 
 
-class Parallel(Block):
-  """The parameters."""
+class Parallel(Autoregressive):
+  """The parameters: EAGLE-3's, and the states of a mask."""
 
-  draft: 'ParallelNetwork'
+  draft: Any  # a `ParallelNetwork`
 
   def setup(self) -> None:
     super().setup()
-    draft = self.draft
-    self.embedding_norm, self.feature_norm = tower.norm(draft.layers), tower.norm(draft.layers)
-    width = draft.d_target * max(len(draft.taps), 1)
+    width = self.draft.d_target * max(len(self.draft.taps), 1)
     self.mask_hidden = self.param('mask_hidden', nn.initializers.normal(0.02), (width,))
 
   def mask_feature(self) -> Float[Array, ' d']:
     """Returns the feature of rows of masks."""
     return self.features(jnp.split(self.mask_hidden, max(len(self.draft.taps), 1)))
-
-  def see(
-    self,
-    embedded: Float[Array, 'b n e'],
-    features: Float[Array, 'b n d'],
-    view: View,
-    train: bool = False,
-  ) -> tuple[Float[Array, 'b n d'], tuple[LayerKV, ...]]:
-    """Returns the rows' states, after the last norm, and each layer's keys and values."""
-    normed = self.feature_norm(features)
-    both = jnp.concatenate([self.embedding_norm(embedded), normed], axis=-1)
-    x, entries = self.tower(normed if self.draft.keeps_normed else features, view, both, train)
-    return self.norm(x), entries
 
   def __call__(
     self,
@@ -68,7 +53,7 @@ class Parallel(Block):
   ) -> Array:
     """Uses every parameter once, to make fresh ones."""
     view = View.of_everything(1, self.draft.layers, source, ())
-    return self.see(embedded, self.features(states) + self.mask_feature()[None, None], view)[0]
+    return self.read(embedded, self.features(states) + self.mask_feature()[None, None], view)[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +68,10 @@ class ParallelNetwork(BlockNetwork):
   norms_fused: bool = False
   keeps_normed: bool = False
 
+  # as EAGLE-3's; the state of a row is what words are chosen by
+  norms_entry: ClassVar[bool] = True
+  norms_last: ClassVar[bool] = True
+  recycles_normed: ClassVar[bool] = True
   network = Parallel
   longest: ClassVar[int] = 999
 
@@ -143,7 +132,7 @@ class ParallelNetwork(BlockNetwork):
       is_near = (positions[..., None] - at < window) | (at >= length[:, None, None])
       masks.append(mask & is_near if window else mask)
     view = View.of(cache, positions, masks, length)
-    states, entries = self.call(params, embedded, features, view, method='see')
+    states, entries = self.call(params, embedded, features, view, method='read')
     return states, cache.with_layers(entries)
 
   def training_rows(
@@ -160,14 +149,14 @@ class ParallelNetwork(BlockNetwork):
     embedded = self.embedded(params, lesson.target, lesson.tokens)
     view = View(lesson.positions, attends)
     states, entries = self.call(
-      params, embedded, seen.features, view, method='see', **drop_with(dropout_key, 0)
+      params, embedded, seen.features, view, method='read', **drop_with(dropout_key, 0)
     )
     rows = anchors.take(states)[None]
     if n:
       b, a = anchors.place.shape
       masks = self._masks(params, lesson.target, (b, a * n))
       view = seen.of_blocks(anchors, n, entries, is_causal=True)
-      others, _ = self.call(params, *masks, view, method='see', **drop_with(dropout_key, 1))
+      others, _ = self.call(params, *masks, view, method='read', **drop_with(dropout_key, 1))
       rows = jnp.concatenate([rows, jnp.moveaxis(others.reshape(b, a, n, -1), 2, 0)])
     if guess is not None:
       for i, state in enumerate(rows):

@@ -65,6 +65,7 @@ METHODS: dict[str, Make] = {
   'lookup': lambda kit: fd.PromptLookup(ngram=2, k=4),
   'suffix': lambda kit: fd.Suffix(longest=4, depth=3, nodes=6),
   'jacobi': lambda kit: fd.Jacobi(4),
+  'coupled jacobi': lambda kit: fd.CoupledJacobi(4),
   'lookahead': lambda kit: fd.Lookahead(window=3, ngram=3, guesses=2),
 }
 
@@ -125,6 +126,7 @@ DEEP: dict[str, Make] = {
   'speculative, adaptive': lambda kit: fd.Speculative(kit.draft, DEEPEST + 2, adaptive=True),
   'lookup in a pool': lambda kit: fd.PromptLookup(ngram=2, k=DEEPEST + 1, pool=kit.pool),
   'lookahead with a pool': lambda kit: fd.Lookahead(2, DEEPEST, 4, pool=kit.pool),
+  'early exit': lambda kit: fd.EarlyExit(layers=1, gamma=DEEPEST),
   'eagle, a chain': lambda kit: fd.Eagle(kit.network('eagle'), depth=DEEPEST),
   'eagle, a growing tree': lambda kit: fd.Eagle(kit.network('eagle'), DEEPEST, width=3, nodes=16),
   'eagle, a static tree': lambda kit: fd.Eagle(kit.network('eagle'), choices=DEEP_TREE),
@@ -149,6 +151,7 @@ DRAWN: dict[str, Make] = {
   'speculative, adaptive': lambda kit: fd.Speculative(
     kit.draft, DEEPEST + 2, **AS_BLOCK, adaptive=True
   ),
+  'early exit': lambda kit: fd.EarlyExit(layers=1, gamma=DEEPEST, **AS_BLOCK),
   'lookup in a pool': lambda kit: fd.PromptLookup(2, DEEPEST + 1, sampling=SAMPLING, pool=kit.pool),
   'lookahead with a pool': lambda kit: fd.Lookahead(
     2, DEEPEST, 4, sampling=SAMPLING, pool=kit.pool

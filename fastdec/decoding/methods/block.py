@@ -201,18 +201,17 @@ class BlockDrafter(ReadingDrafter):
       tokens, topology, chances = lattice.grow(candidates, root, *sizes)
       return Draft(tokens, topology, calls=1, chances=chances), state
     topology = Topology.chain(self.k) if self.tree is None else self.tree
-    if self.sampling is None or self.siblings is None:
-      tokens, q = lattice.fill(candidates, root, topology), None
-    else:
+    drawing = None
+    if self.sampling is not None and self.siblings is not None:
       drawing = Drawing(self.siblings, self.sampling.log_probs, keys, module.vocab_size)
-      drawn = lattice.sample(candidates, plan(topology, root, drawing))
-      tokens, q = drawn.filled, drawn.laws
+    tree = lattice.fill(candidates, plan(topology, root, drawing))
+    tokens = tree.filled
     if self.confidence is not None:  # each looks at the tokens before its own only
       sure = jax.nn.sigmoid(module.confidence(params, states, tokens[:, :-1]))
       is_kept = jnp.cumprod(sure >= self.confidence, axis=1, dtype=jnp.int32) > 0
       acceptable = jnp.pad(is_kept, ((0, 0), (1, 0)), constant_values=True)
       topology = dataclasses.replace(topology, acceptable=acceptable)
-    return Draft(tokens, topology, q, calls=1), state
+    return Draft(tokens, topology, tree.laws, calls=1), state
 
   def lattice(
     self,

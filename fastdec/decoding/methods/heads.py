@@ -14,6 +14,7 @@ from fastdec import struct
 from fastdec.decoding.drafted_by import check_draft, check_rule
 from fastdec.decoding.methods.greedy import NoDraft
 from fastdec.decoding.methods.lattice import Lattice, fill
+from fastdec.decoding.methods.planned import plan
 from fastdec.decoding.methods.trees import medusa_choices, static_tree
 from fastdec.decoding.protocol import Draft, Drafter, Heads, Prefill, Rule, Step
 from fastdec.decoding.rules.matching import Exact
@@ -80,7 +81,8 @@ def draft_tokens(
     return heads.module.bias(heads.params, before), carry
 
   chosen = bias if heads.module.markov else None
-  return fill(Lattice(logits_bhw, heads.params.get('ids'), chosen, window=window), root, topology)
+  lattice = Lattice(logits_bhw, heads.params.get('ids'), chosen, window=window)
+  return fill(lattice, plan(topology, root)).filled
 
 
 def head_logits(

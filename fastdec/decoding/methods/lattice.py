@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fastdec.decoding.methods import growing
@@ -81,38 +80,6 @@ def link(
   return Lattice(jnp.zeros(ids.shape, after.dtype), ids, score)
 
 
-def fill(lattice: Lattice, root: Int[Array, ' b'], topology: Topology) -> Int[Array, 'b n']:
-  """Returns the tokens of a static tree: a node of rank r is the r-th choice after its parent.
-
-  On a chain that is the best path, token by token.
-  """
-  if lattice.bias is None:
-    choice_bgr = best(score_windows(lattice.scores, lattice.window), int(topology.ranks.max()) + 1)[
-      1
-    ]
-    tokens_bgr = take_ids(lattice.ids, choice_bgr).astype(root.dtype)
-    return jnp.concatenate(
-      [root[:, None], tokens_bgr[:, topology.depths[1:] - 1, topology.ranks[1:]]], axis=1
-    )
-
-  # With a bias, level by level. The arrays have an entry for each node, filled in so far.
-  n = topology.n
-  tokens_bn = jnp.broadcast_to(root[:, None], (root.shape[0], n))
-  carry_bn = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), n, *x.shape[2:])), lattice.carry)
-  for depth in range(1, topology.max_depth + 1):
-    (nodes,) = np.nonzero(topology.depths == depth)
-    parents, which = np.unique(topology.parents[nodes], return_inverse=True)
-    of_parents = jax.tree.map(operator.itemgetter((slice(None), parents)), carry_bn)
-    corrected_bpm, carry_bp = lattice.correct(depth - 1, tokens_bn[:, parents], of_parents)
-    choice_bpr = best(corrected_bpm, int(topology.ranks[nodes].max()) + 1)[1]  # ties: the first
-    tokens_bpr = take_ids(lattice.ids_of(depth - 1), choice_bpr).astype(root.dtype)
-    tokens_bn = tokens_bn.at[:, nodes].set(tokens_bpr[:, which, topology.ranks[nodes]])
-    carry_bn = jax.tree.map(
-      lambda x, new, at=nodes, which=which: x.at[:, at].set(new[:, which]), carry_bn, carry_bp
-    )
-  return tokens_bn
-
-
 def grow(
   lattice: Lattice,
   root: Int[Array, ' b'],
@@ -154,14 +121,24 @@ def grow(
   return growing.finish(tree, root)
 
 
-def sample(lattice: Lattice, tree: Planned) -> Planned:
-  """Draws a tree, or a chain, level by level.
+def fill(lattice: Lattice, tree: Planned) -> Planned:
+  """Fills a static tree, or a chain: with the r-th choice after its parent at a node of rank r, or
+  with draws.
 
   Args:
     lattice: the candidates.
-    tree: with the token that they follow. Its `laws` become q: 0 outside the candidates, and at the
-      root, which is not drawn. Each depends on the tokens drawn before, as rules need it.
+    tree: with the token that they follow. Where it is drawn, its `laws` become q: 0 outside the
+      candidates, and at the root, which is not drawn. Each depends on the tokens drawn before, as
+      rules need it.
   """
+  # Without a bias, one ranking serves all levels.
+  if lattice.bias is None and tree.drawing is None:
+    depths, ranks = tree.topology.depths[1:], tree.topology.ranks[1:]
+    choice_bgr = best(score_windows(lattice.scores, lattice.window), int(ranks.max()) + 1)[1]
+    tokens_bgr = take_ids(lattice.ids, choice_bgr).astype(tree.filled.dtype)
+    filled = tree.filled.at[:, 1:].set(tokens_bgr[:, depths - 1, ranks])
+    return dataclasses.replace(tree, filled=filled)
+
   carry = lattice.carry
   for i in range(tree.topology.max_depth):
     scores, carry = lattice.correct(i, tree.tokens, carry)

@@ -93,12 +93,12 @@ class Rejection:
   ) -> Accepted:
     p_bnv, q_bnv = distributions(draft, logits, acceptable)
     p_of_draft, q_of_draft = _of_drafts(p_bnv, draft), _of_drafts(q_bnv, draft)
-    chance = _draw_uniform(keys, p_of_draft)
+    chance = draw_uniform(keys, p_of_draft)
     passed = chance * self.lenience.astype(chance.dtype) * q_of_draft < p_of_draft
     matching = passed & (q_of_draft > 0)
     node = jnp.cumprod(matching, axis=1).sum(axis=1, dtype=jnp.int32)
     p_bv, q_bv = take_node(p_bnv, node), take_node(q_bnv, node)
-    return Accepted(node, _draw_bonus(keys, jnp.maximum(p_bv - q_bv, 0), p_bv))
+    return Accepted(node, draw_rest(keys, jnp.maximum(p_bv - q_bv, 0), p_bv))
 
 
 @struct.pytree
@@ -142,10 +142,10 @@ class BlockVerification:
     excess_bn = excess_bnv.sum(-1)
     missing = jnp.where(weight_bn < 1, 1 - weight_bn, 1)
     passing = jnp.where(weight_bn < 1, excess_bn / (excess_bn + missing), 1)[:, 1:]
-    passed = (_draw_uniform(keys, passing) < passing) & drafted
+    passed = (draw_uniform(keys, passing) < passing) & drafted
     index = jnp.arange(1, draft.tokens.shape[1], dtype=jnp.int32)[None]
     node = jnp.where(passed, index, 0).max(axis=1, initial=0)
-    return Accepted(node, _draw_bonus(keys, take_node(excess_bnv, node), take_node(p_bnv, node)))
+    return Accepted(node, draw_rest(keys, take_node(excess_bnv, node), take_node(p_bnv, node)))
 
 
 @struct.pytree
@@ -201,14 +201,14 @@ def _of_drafts(p: Float[Array, 'b n v'], draft: Draft) -> Float[Array, 'b g']:
   return jnp.take_along_axis(p[:, :-1], draft.tokens[:, 1:, None], axis=-1)[..., 0]
 
 
-def _draw_uniform(keys: Array | None, like: Float[Array, 'b g']) -> Float[Array, 'b g']:
+def draw_uniform(keys: Array | None, like: Float[Array, 'b g']) -> Float[Array, 'b g']:
   """Draws numbers from 0 to below 1."""
   row_keys = fold_keys(keys, 0)
   return jax.vmap(lambda key: jax.random.uniform(key, like.shape[1:], like.dtype))(row_keys)
 
 
-def _draw_bonus(
-  keys: Array | None, rest: Float[Array, 'b v'], p: Float[Array, 'b v']
-) -> Int[Array, ' b']:
+def draw_rest(
+  keys: Array | None, rest: Float[Array, 'b *n v'], p: Float[Array, 'b *n v']
+) -> Int[Array, 'b *n']:
   """Draws from norm(rest), or from p if rounding has left nothing, as it may where p == q."""
   return draw(fold_keys(keys, 1), jnp.log(jnp.where(rest.sum(-1, keepdims=True) > 0, rest, p)))

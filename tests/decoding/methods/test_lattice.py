@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fastdec.decoding.methods.lattice import Lattice, fill, grow, sample
+from fastdec.decoding.methods.lattice import Lattice, fill, grow
 from fastdec.decoding.methods.planned import Drawing, plan
 from fastdec.decoding.sampling import Sampling, best
 from fastdec.decoding.topology import Topology
@@ -47,10 +47,15 @@ def grown_tree(lattice, width, nodes):
   return tokens, topology.parents, topology.ranks
 
 
+def guessed(lattice, root, topology):
+  """The tokens of a static tree of guesses."""
+  return fill(lattice, plan(topology, root)).filled
+
+
 def drawn_chain(lattice, root, sampling, keys):
   """Tokens and q of a drawn chain."""
   drawing = Drawing('distinct', sampling.log_probs, keys, WORDS)
-  tree = sample(lattice, plan(Topology.chain(1 + lattice.scores.shape[1]), root, drawing))
+  tree = fill(lattice, plan(Topology.chain(1 + lattice.scores.shape[1]), root, drawing))
   return tree.filled, tree.laws
 
 
@@ -71,7 +76,7 @@ def behind(row, i, before, with_bias=True):
   Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]]),
 ])  # fmt: skip
 def test_a_node_of_rank_r_is_the_rth_choice_behind_its_parent(topology, with_bias):
-  tokens = compiled(fill, lattice(with_bias), ROOT, topology)
+  tokens = compiled(guessed, lattice(with_bias), ROOT, topology)
   for row in range(ROWS):
     expected = [int(ROOT[row])]
     for node in range(1, topology.n):
@@ -136,7 +141,7 @@ def test_a_bias_may_remember_the_path(kind):
   if kind == 'grown':
     tokens, parents, ranks = map(np.asarray, compiled(grown_tree, remembering, 3, 20))
   elif kind == 'filled':
-    tokens = compiled(fill, remembering, ROOT, tree)
+    tokens = compiled(guessed, remembering, ROOT, tree)
     parents, ranks = (np.tile(x, (ROWS, 1)) for x in (tree.parents, tree.ranks))
   else:  # so cold that the best is drawn
     keys = jax.random.split(jax.random.key(0), ROWS)
@@ -176,13 +181,13 @@ def test_candidates_need_no_order_and_no_names(words, with_bias):
     of(*best(jnp.asarray(LOGITS), WORDS), with_bias),
   )
   tree = Topology.from_choices([[0], [2], [0, 1], [0, 3], [2, 0], [2, 0, 4]])
-  for make, sizes in ((fill, (ROOT, tree)), (grown_tree, (3, 16))):
+  for make, sizes in ((guessed, (ROOT, tree)), (grown_tree, (3, 16))):
     made, expected = (compiled(make, each, *sizes) for each in (whole, ranked))
     jax.tree.map(np.testing.assert_array_equal, made, expected)
   keys = jax.random.split(jax.random.key(0), ROWS)
   # so cold that the best is drawn
   tokens, q = compiled(drawn_chain, whole, ROOT, Sampling(1e-4), keys)
-  chain = compiled(fill, ranked, ROOT, Topology.chain(GUESSES + 1))
+  chain = compiled(guessed, ranked, ROOT, Topology.chain(GUESSES + 1))
   np.testing.assert_array_equal(tokens, chain)
   np.testing.assert_allclose(np.take_along_axis(q, tokens[..., None], -1)[:, 1:], 1, atol=1e-5)
 

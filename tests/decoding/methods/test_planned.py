@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fastdec.decoding.methods.lattice import Lattice, sample
+from fastdec.decoding.methods.lattice import Lattice, fill
 from fastdec.decoding.methods.planned import Drawing, plan
 from fastdec.decoding.methods.trees import static_tree
 from fastdec.decoding.sampling import Sampling
@@ -30,7 +30,7 @@ def drawn(siblings):
   keys = jax.random.split(jax.random.key(0), ROWS)
   root = jnp.full(ROWS, 2, jnp.int32)
   drawing = Drawing(siblings, Sampling(*SETTINGS).log_probs, keys, WORDS)
-  tree = sample(lattice, plan(static_tree((2, 2)), root, drawing))
+  tree = fill(lattice, plan(static_tree((2, 2)), root, drawing))
   return tree.filled, tree.laws
 
 
@@ -82,6 +82,6 @@ def test_too_few_words_leave_nodes_that_nothing_was_drawn_for():
   scores = jnp.log(jnp.array([[[0.75, 0.25, 0.0]], [[0.6, 0.3, 0.1]]]))
   keys, root = jax.random.split(jax.random.key(0), 2), jnp.zeros(2, jnp.int32)
   drawing = Drawing('distinct', Sampling(np.array([1.0, 0.0])).log_probs, keys, 3)
-  tree = sample(Lattice(scores), plan(static_tree((3,)), root, drawing))
+  tree = fill(Lattice(scores), plan(static_tree((3,)), root, drawing))
   np.testing.assert_allclose(tree.laws.sum(-1), [[0, 1, 1, 0], [0, 1, 0, 0]], atol=1e-6)
   assert tree.filled[1, 1] == 0  # the likeliest word, at temperature 0
