@@ -136,7 +136,8 @@ def fill(lattice: Lattice, tree: Planned) -> Planned:
     depths, ranks = tree.topology.depths[1:], tree.topology.ranks[1:]
     choice_bgr = best(score_windows(lattice.scores, lattice.window), int(ranks.max()) + 1)[1]
     tokens_bgr = take_ids(lattice.ids, choice_bgr).astype(tree.filled.dtype)
-    filled = tree.filled.at[:, 1:].set(tokens_bgr[:, depths - 1, ranks])
+    tokens_bn = tokens_bgr[:, depths - 1, ranks]
+    filled = jnp.concatenate([tree.filled[:, :1], tokens_bn], axis=1)
     return dataclasses.replace(tree, filled=filled)
 
   carry = lattice.carry
