@@ -135,6 +135,10 @@ class EncoderDecoder(LinenModel):
       ends = self.eos_ids
     return NO_TOKEN if self.pad_id in ends else self.pad_id
 
+  def first_layers(self, layers: int) -> 'EncoderDecoder':
+    """Returns the model without its decoder's other layers; its parameters are the same."""
+    return dataclasses.replace(self, config=dataclasses.replace(self.config, decoder_layers=layers))
+
   @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""

@@ -261,6 +261,13 @@ class LM(LinenModel):
     """
     return ((r'(^|/)(embedding|output)$', P('model')), *layer_partition(self.config, devices))
 
+  def first_layers(self, layers: int) -> 'LM':
+    """Returns the model without its other layers; its parameters are the same."""
+    windows = self.config.windows[:layers]
+    return dataclasses.replace(
+      self, config=dataclasses.replace(self.config, layers=layers, windows=windows)
+    )
+
   @init_by_trace
   def init(self, key: Array) -> Params:
     """Returns fresh float32 parameters."""

@@ -22,8 +22,6 @@ from fastdec.decoding.settings import MOST_NODES, Whole, size
 from fastdec.decoding.strategy import DRAFTED, Sizes
 from fastdec.errors import UserError
 from fastdec.models.api import Model
-from fastdec.models.encoder_decoder import EncoderDecoder
-from fastdec.models.lm import LM
 from fastdec.struct import Bound
 
 
@@ -57,12 +55,13 @@ class EarlyExit(DraftsWithProbs):
     return ExitDrafter(self.sampling, self.gamma, self.layers)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    if not isinstance(model, LM | EncoderDecoder):
+    layers = getattr(model, 'layers', None)
+    if not hasattr(model, 'first_layers') or not isinstance(layers, int):
       kind = type(model).__name__
       raise UserError(f'EarlyExit cannot read {kind} early: give a language model or a translator')
-    if self.layers >= model.layers:
+    if self.layers >= layers:
       raise UserError(
-        f'layers={self.layers} is not possible: the model has {model.layers}, so give fewer'
+        f'layers={self.layers} is not possible: the model has {layers}, so give fewer'
       )
 
 
@@ -80,11 +79,8 @@ class ExitDrafter:
 
   def _drafter(self, target: Bound) -> ModelDrafter:
     model = getattr(target.module, 'model', target.module)  # a replay's is around the target
-    changes: dict[str, Any] = {'decoder_layers': self.layers}
-    if isinstance(model, LM):
-      changes = {'layers': self.layers, 'windows': model.config.windows[: self.layers]}
-    first = dataclasses.replace(model, config=dataclasses.replace(model.config, **changes))
-    return ModelDrafter(Bound(first, target.params), self.sampling, self.gamma)
+    first = Bound(model.first_layers(self.layers), target.params)
+    return ModelDrafter(first, self.sampling, self.gamma)
 
   def init(self, target: Bound, prefill: Prefill) -> Reading:
     return self._drafter(target).init(target, prefill)
