@@ -37,7 +37,7 @@ from fastdec.heads.draft import DraftNetwork, Network
 from fastdec.heads.lesson import Guess, Lesson, LessonView, drop_with
 from fastdec.heads.tower import View
 from fastdec.models.api import Params
-from fastdec.models.layers import Dense, look_up, project
+from fastdec.models.layers import Dense, look_up, narrow_in_training, project
 from fastdec.struct import Bound
 
 ENTRIES = ('joined', 'masks')
@@ -454,7 +454,7 @@ class BlockNetwork(DraftNetwork):
       assert target is not None, "the edge 'rnn' reads the target's embeddings"
       embedded = self.embedded(params, target, before)
     else:
-      embedded = look_up(params['before'], before)
+      embedded = look_up(params['before'], before).astype(state.dtype)
     latent, carry = self.call(params, embedded, state, carry, method='latent')
     if self.bare:
       latent = jnp.where(number < self.bare, 0, latent)
@@ -484,7 +484,8 @@ class BlockNetwork(DraftNetwork):
     if not self.markov or self.edge == 'correlator':
       return logits, carry
     bias, carry = self.bias(params, before, None, state, carry, target, number)
-    return logits + bias, carry
+    narrow = functools.partial(narrow_in_training, dtype=state.dtype)
+    return narrow(logits) + narrow(bias), carry
 
   def training_rows(
     self,

@@ -27,6 +27,7 @@ def start(table, page, settings, workdir, data, model):
   words += [f'--config.mesh.data={data}', f'--config.mesh.model={model}', f'--workdir={workdir}']
   command = [sys.executable, '-m', 'experiments', table, f'--config=configs/{page}.py:scale=smoke']
   environment = {**os.environ, 'XLA_FLAGS': devices}
+  environment['JAX_COMPILATION_CACHE_DIR'] = f'{ROOT}/.cache/jax'  # each start compiles all again
   return subprocess.Popen(
     [*command, *words], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
   )

@@ -16,6 +16,7 @@ from fastdec.heads.shortlist import find_output
 from fastdec.models.fconv import FConv, FConvConfig
 from fastdec.models.lm import LMConfig
 from fastdec.models.t5 import T5, T5Config
+from fastdec.models.transformer import Transformer
 from fastdec.struct import Bound
 from fastdec.training.drafts import losses
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy, draft_loss, make_guesses
@@ -24,7 +25,17 @@ from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_tas
 from fastdec.training.loop import make_step
 from fastdec.training.optimizer import OptimizerConfig
 from fastdec.training.state import TrainState
-from tests.training.drafts.small import KINDS, MODELS, TAPS, D, batch_of, bound, network, seen_by
+from tests.training.drafts.small import (
+  KINDS,
+  LAYERS_OF,
+  MODELS,
+  TAPS,
+  D,
+  batch_of,
+  bound,
+  network,
+  seen_by,
+)
 from tests.training.fakes import VOCAB
 
 OPTIMIZER = OptimizerConfig(
@@ -265,6 +276,34 @@ def test_a_draft_of_a_model_in_half_precision_learns_in_float32(target, dtype):
   params = start_params(module, half, jax.random.key(0), 'target', np.array([1, 3, 5, 7], np.int32))
   kinds = {x.dtype.name for x in jax.tree.leaves(params)}
   assert kinds == {'float32', 'int32'}  # the words are integers
+
+
+def products(jaxpr):
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      yield equation
+    for value in jax.tree.leaves(list(equation.params.values())):
+      if hasattr(value, 'eqns'):
+        yield from products(value)
+
+
+@pytest.mark.parametrize('settings', [{}, {'markov_kind': 'gated'}])
+def test_in_bfloat16_rows_times_kernels_and_their_gradients_are_products_of_bfloat16(settings):
+  """Also of the bias by the token before, whose vectors learn in float32."""
+  config, layers = MODELS['translation'].config, LAYERS_OF['translation']
+  model = Transformer(dataclasses.replace(config, dtype='bfloat16'))
+  draft = network(
+    'block', 'translation', layers=dataclasses.replace(layers, dtype='bfloat16'), **settings
+  )
+  task = frozen_draft_task(bound(model), bound(draft), LOSSES['ce'])
+  gradient = jax.make_jaxpr(jax.grad(task.loss, has_aux=True))
+  params, batch = task.init(jax.random.key(0)), batch_of('translation', rows=6, length=32)
+  types = set()
+  for equation in products(gradient(params, task.frozen, batch, jax.random.key(1))):
+    left, right = (factor.aval for factor in equation.invars)
+    if left.ndim == right.ndim == 2:
+      types |= {left.dtype.name, right.dtype.name}
+  assert types == {'bfloat16'}
 
 
 def test_a_draft_of_a_t5_has_a_language_model_s_layers():
