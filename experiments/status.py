@@ -47,9 +47,16 @@ def describe(root: pathlib.Path) -> list[str]:
       following = f'{name} ({state})'
 
   # Rows, and failures that no later row has made good.
-  finished = [row for row in measured if not rows.is_failure(row)]
-  failed = list_failures(measured)
-  lines.append(f'{len(finished)} rows are measured, {len(failed)} failed')
+  finished, failed = 0, {}
+  for row in measured:
+    if not rows.is_failure(row):
+      finished += 1
+      continue
+    names = list(row)
+    key = {name: row[name] for name in names[: names.index('error')]}
+    if rows.find(measured, **key) is None:
+      failed[rows.name_of(key)] = row['error']
+  lines.append(f'{finished} rows are measured, {len(failed)} failed')
   for name, reason in failed.items():
     lines.append(f'failed: {name}: {reason} (see {root}/failures/{name}.log)')
   lines.append(f'next: {following}; the same command continues')
@@ -69,18 +76,6 @@ def describe_stage(folder: pathlib.Path) -> str:
   if parts := list(folder.glob('parts/**/*.[jn]*')):
     return f'{state}, {len(parts):,} parts are there'
   return state
-
-
-def list_failures(measured: list[rows.Row]) -> dict[str, str]:
-  """Returns the reason of each key, by its name, that failed and has no finished row."""
-  reasons = {}
-  for row in measured:
-    names = list(row)
-    if rows.is_failure(row):
-      key = {name: row[name] for name in names[: names.index('error')]}
-      if rows.find(measured, **key) is None:
-        reasons[rows.name_of(key)] = row['error']
-  return reasons
 
 
 if __name__ == '__main__':

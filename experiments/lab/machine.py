@@ -46,11 +46,6 @@ class Machine:
   links: tuple[float, float] = (math.inf, math.inf)
   node: int = 8  # devices of a node
 
-  def kernel_seconds(self, flops: float, size: float, dtype: str) -> float:
-    """Returns the time of a kernel: of its FLOPs, its bytes, or its launch."""
-    rate = self.flops.get(dtype, self.flops.get('float32', math.inf))
-    return max(flops / rate, size / self.bandwidth, self.launch)
-
   def exchange_seconds(self, size: float, devices: int) -> float:
     """Returns the time in which devices add up gradients of `size` bytes: within each node, then
     each device its part between nodes."""
@@ -163,7 +158,8 @@ def count_program(jaxpr: Any, machine: Machine) -> Count:
     else:
       flops, dtype = _flops(equation)
       total.flops, total.bytes = total.flops + flops, total.bytes + size
-      total.seconds += machine.kernel_seconds(flops, size, dtype)
+      rate = machine.flops.get(dtype, machine.flops.get('float32', math.inf))
+      total.seconds += max(flops / rate, size / machine.bandwidth, machine.launch)
     total.memory = max(total.memory, alive + inner)
     alive -= sum(value.size for value in {*reads, *writes} if last[value] == i)
   return total
