@@ -337,6 +337,8 @@ class FConv(EncoderDecoder):
 
   config: FConvConfig
 
+  # The last layer has a width of its own.
+  first_layers = None  # pyright: ignore[reportAssignmentType]
   network = Network
   products = (KERNELS, r'(^|/)((source_)?embedding|output)$')  # see `kernels.products`
   source_vocab_size = setting('source_vocab_size')

@@ -55,8 +55,8 @@ class EarlyExit(DraftsWithProbs):
     return ExitDrafter(self.sampling, self.gamma, self.layers)
 
   def check(self, model: Model, prompt: Prompt, max_len: int) -> None:
-    layers = getattr(model, 'layers', None)
-    if not hasattr(model, 'first_layers') or not isinstance(layers, int):
+    layers: Any = getattr(model, 'layers', None)
+    if getattr(model, 'first_layers', None) is None:
       kind = type(model).__name__
       raise UserError(f'EarlyExit cannot read {kind} early: give a language model or a translator')
     if self.layers >= layers:
