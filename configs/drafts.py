@@ -26,6 +26,8 @@ task
 
 kind
   all        the table
+  six        the draft networks of 2026 at equal steps, as chains and as trees of up to 64 nodes;
+             --config.table.repeats=0 counts calls, and times nothing
   losses     EAGLE by cross entropy and by KL, at equal steps
   heads      Stern's, which also read the root and order their guesses by the one before
   eagle      guesses one after another, each from the one before
@@ -41,7 +43,7 @@ import itertools
 from typing import Any
 
 from configs import presets
-from experiments.drafters import LOSSES, Drafters, TableConfig, drafters, plans
+from experiments.drafters import LOSSES, SIX, Drafters, TableConfig, drafters, plans
 from experiments.lab.cli import Paper
 from experiments.lab.config import config_of, parse_arg
 from experiments.lab.networks import HeadsOnBase, NetworkOnBase
@@ -68,14 +70,16 @@ PAPER = Paper(
 def get_config(arg=''):
   """The config of the table, or of one drafter, for a task at a scale."""
   scales = {'smoke': smoke, 'tiny': tiny, 'multi30k': multi30k}
-  kinds, regimes = ('all', 'losses', 'eagle', 'block', 'heads'), ('regular', 'both')
+  kinds, regimes = ('all', 'six', 'losses', 'eagle', 'block', 'heads'), ('regular', 'both')
   choice = parse_arg(
     arg, scale=tuple(scales), task=('translation', 'lm'), kind=kinds, regime=regimes
   )
   whole, finetune = scales[choice.scale](choice.task)
   if choice.kind == 'losses':
     whole = dataclasses.replace(whole, table=by_loss(whole.table))
-  if choice.kind in ('all', 'losses'):
+  if choice.kind == 'six':
+    whole = dataclasses.replace(whole, table=side_by_side(whole.table, choice.scale))
+  if choice.kind in ('all', 'six', 'losses'):
     return config_of(whole, scale=choice.scale, task=choice.task)
   same = {'data': whole.data, 'train': whole.train, 'finetune': finetune}
   if choice.kind == 'heads':
@@ -108,7 +112,7 @@ def smoke(task):
     max_len=12,
     repeats=1,
   )
-  short = run(steps=4, warmup=2)
+  short = run(steps=10, warmup=2)
   return Drafters(data, short, table), short
 
 
@@ -149,6 +153,14 @@ def by_loss(table):
   """EAGLE's rows by both losses, as chains and as trees of 16, eight texts at once."""
   rows: Any = ('eagle', *LOSSES)
   return dataclasses.replace(table, rows=rows, nodes=(16,), batches=(8,))
+
+
+def side_by_side(table, scale):
+  """The rows of six networks."""
+  rows: Any = SIX
+  if scale == 'smoke':
+    return dataclasses.replace(table, rows=rows)
+  return dataclasses.replace(table, rows=rows, nodes=(8, 16, 32, 64), batches=(1, 32))
 
 
 def run(*, steps, warmup, constant=2e-3):

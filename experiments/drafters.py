@@ -21,7 +21,7 @@ import jax
 import fastdec as fd
 from experiments.lab import report, train
 from experiments.lab.bench import FEW, Bench, Texts
-from experiments.lab.compare import count_all, count_tokens, join_texts
+from experiments.lab.compare import Counts, count_all, count_tokens, join_texts, regroup
 from experiments.lab.networks import check_kind
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
@@ -55,6 +55,7 @@ from fastdec.training.run import RunConfig
 
 PLAN = 'drafter', 'tree', 'temperature', 'batch'  # fields that name a row; tree 0: a chain
 Drafter = Literal['heads', 'rooted', 'markov', 'block', 'block-2', 'eagle', 'model', 'lookup']
+Newer = Literal['eagle-kl', 'jetspec', 'domino', 'dflash-2', 'lilicorr']  # if they are named
 DRAFTERS = {  # names in tables; some losses are only in published rows, and their code is gone
   'heads': 'heads',
   'rooted': 'rooted heads',
@@ -64,6 +65,10 @@ DRAFTERS = {  # names in tables; some losses are only in published rows, and the
   'eagle': 'EAGLE',
   'model': 'draft model',
   'lookup': 'prompt lookup',
+  'jetspec': 'JetSpec',
+  'domino': 'Domino',
+  'dflash-2': 'DFlash 2',
+  'lilicorr': 'LiLiCorr',
   'eagle-kl': 'EAGLE, KL',
   'eagle-tv': 'EAGLE, 0.1 CE + 0.9 TV',
   'eagle-nla': 'EAGLE, NLA',
@@ -75,12 +80,24 @@ DRAFTERS = {  # names in tables; some losses are only in published rows, and the
 HEADS: dict[str, Any]
 HEADS = {'heads': {}, 'rooted': {'rooted': True}, 'markov': {'rooted': True, 'markov': 64}}
 NETWORKS: dict[str, Any]
-NETWORKS = {'block': {}, 'block-2': {'layers': 2}, 'eagle': {}, 'eagle-kl': {}}
+NETWORKS = {
+  'block': {},
+  'block-2': {'layers': 2},
+  'eagle': {},
+  'eagle-kl': {},
+  'jetspec': {'causal': True, 'edge': 'none'},
+  'domino': {'edge': 'rnn'},
+  'dflash-2': {'edge': 'selector', 'conv': 2},
+  'lilicorr': {'edge': 'correlator'},
+}
+SIX = 'eagle', 'block', 'jetspec', 'domino', 'dflash-2', 'lilicorr'  # the networks of 2026
 # networks with a different loss: their changes to `Drafters.loss`
 LOSSES: dict[str, Any] = {'eagle-kl': {'ce': 0.0, 'kl': 1.0}}
 CHAINS = 'model', 'lookup'  # that draft no trees
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
 ROWS = 50  # texts at once, where nothing is timed
+TREES: dict[str, Any]  # trees of blocks that do not have just the likeliest nodes
+TREES = {'jetspec': {'families': True, 'width': 7}}
 WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level that are expanded
 
 
@@ -99,7 +116,7 @@ class TableConfig(Texts):
   eagle: EagleConfig = EagleConfig()
   block: BlockConfig = BlockConfig()
   distill: DistillConfig = DistillConfig(beam=1, shard_size=1000)  # of own text
-  rows: tuple[Drafter | Literal['eagle-kl'], ...] = get_args(Drafter)
+  rows: tuple[Drafter | Newer, ...] = get_args(Drafter)
   nodes: tuple[Tokens, ...] = (8, 16, 32)  # of the trees, the root included
   gamma: Tokens = 7  # tokens of a chain
   batches: tuple[Rows, ...] = (1, 8)  # texts at once
@@ -107,7 +124,7 @@ class TableConfig(Texts):
   calibrated: Count = 400  # texts of the dev set: for the trees of heads
   sentences: Zero = 0
   max_len: Annotated[int, Between(2, math.inf)] = 80
-  repeats: Count = 5
+  repeats: Zero = 5
 
   def __post_init__(self) -> None:
     each_once(
@@ -127,7 +144,7 @@ class TableConfig(Texts):
     for row in self.rows:
       if row not in NETWORKS:
         continue
-      part = row.split('-')[0]
+      part = 'eagle' if row.startswith('eagle') else 'block'
       depth = getattr(self, part).depth
       if self.gamma > depth:
         raise UserError(
@@ -194,6 +211,8 @@ def drafters(c: Drafters, work: Workdir) -> None:
   if rows:
     learning(learning_curves(trained), rows, work.root / 'drafts.png')
     tables = [speeds(rows), acceptance(rows)]
+    if not c.table.repeats:
+      tables[0] = fewer_calls(rows)  # nothing was timed
     if set(c.table.rows) & set(LOSSES):
       tables.insert(0, by_loss(rows))
     write(work, 'drafts', tables, 'drafts.png')
@@ -283,7 +302,8 @@ def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
 
 def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) -> Iterator[Row]:
   """Measures one drafter as a chain or a tree, at the batch sizes that are missing. Tokens,
-  acceptance and agreement are of all texts; times are taken over some of them."""
+  acceptance and agreement are of all texts; times are taken over some of them, or (`repeats` 0)
+  over none."""
   first = missing[0]  # the others differ in nothing but their batch
   draft, temperature = trained.get(first['drafter']), first['temperature']
   strategy = strategy_of(bench, draft, first)
@@ -300,6 +320,15 @@ def figures(bench: Bench, trained: Mapping[str, Trained], missing: list[Row]) ->
   same['repeated_4grams'] = repeated_share(join_texts(whole.theirs))
   if not first['tree']:
     same['accepted'] = accepted_by_place(join_texts(whole.ours), nodes - 1)
+
+  # Without times, count the calls of batches of each size.
+  if not bench.texts.repeats:
+    jax.clear_caches()  # programs are rarely reused, as in `Comparison.clock`
+    for key in missing:
+      ours = Counts.of(regroup(whole.ours, key['batch']))
+      theirs = Counts.of(regroup(whole.theirs, key['batch']))
+      yield {**same, 'tokens_per_call': ours.per_step / theirs.per_step}
+    return
 
   # Time whole texts, and only the target's calls, in turn with plain decoding.
   for key in missing:
@@ -370,7 +399,8 @@ def strategy_of(bench: Bench, draft: Trained | None, key: Row) -> Any:
       return fd.Eagle(module, gamma, 1, None, sampling=sampling)
     return fd.Eagle(module, gamma, WIDTH, tree, sampling=sampling)
   if draft.name in NETWORKS:
-    return fd.BlockDraft(module, gamma + 1, tree or None, sampling=sampling)
+    shape = TREES.get(draft.name, {}) if tree else {}
+    return fd.BlockDraft(module, gamma + 1, tree or None, sampling=sampling, **shape)
   if not tree:
     return fd.Blockwise(module, gamma + 1, sampling=sampling)
   choices = grow(ranks(bench, draft, key['calibrated']), tree).choices
@@ -405,7 +435,10 @@ def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
 def summary(row: Row) -> str:
   """A row in one line."""
   name = f'{DRAFTERS[row["drafter"]]}, {_shape(row)}, temperature {row["temperature"]:g}'
-  return f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call, {row["speedup"]:.2f}x'
+  line = f'{name}, batch {row["batch"]}: {row["tokens"]:.2f} tokens a call'
+  if 'speedup' in row:
+    line += f', {row["speedup"]:.2f}x'
+  return line
 
 
 # --- the tables
@@ -422,6 +455,10 @@ NOTES = (
 ACCEPTED_NOTE = (
   'How often the guess at each place of a chain is accepted where all before it are, in per cent.'
   ' The guess at which a text ends is not counted.'
+)
+FEWER_NOTE = (
+  'Figures: calls of plain decoding for each call with drafts, over all texts. For a batch of one'
+  ' text they are the tokens that a call writes; a larger batch runs until its slowest text ends.'
 )
 CONDITIONS = ('task', 'split', 'timed', 'max_len', 'repeats', 'calibrated', *report.MACHINE)
 
@@ -454,20 +491,36 @@ def acceptance(rows: Sequence[Row]) -> Drawn:
 
 def by_loss(rows: Sequence[Row]) -> Drawn:
   """Tokens a call: a line for each loss, a column for each shape of draft and temperature."""
-  lines: dict[str, Row] = {}
+  lines, columns = _by_shape(rows, ('drafter',), 'tokens')
+  columns.insert(1, Column('Training tokens', 'training_tokens', ','))
+  return Table('Tokens a call by loss', columns, conditions=CONDITIONS).of(lines)
+
+
+def fewer_calls(rows: Sequence[Row]) -> Drawn:
+  """Calls of plain decoding for each call of a drafter: a line for each drafter and batch size."""
+  lines, columns = _by_shape(rows, ('drafter', 'batch'), 'tokens_per_call')
+  columns.insert(1, Column('Batch', 'batch', names_row=True))
+  columns.insert(2, Column('Parameters', 'parameters', ','))
+  columns.insert(3, Column('Training tokens', 'training_tokens', ','))
+  return Table('Tokens a call by shape', columns, (FEWER_NOTE,), CONDITIONS).of(lines)
+
+
+def _by_shape(
+  rows: Sequence[Row], by: Sequence[str], figure: str
+) -> tuple[list[Row], list[Column]]:
+  """One line for the rows that agree in these fields, with a column for each shape of draft and
+  temperature."""
+  lines: dict[Any, Row] = {}
   names: dict[str, None] = {}
   for row in rows:
-    if row.get('tokens') is not None:
+    if row.get(figure) is not None:
       name = f'{_shape(row)}, T = {row["temperature"]:g}'
       names[name] = None
-      lines.setdefault(row['drafter'], dict(row))[name] = row['tokens']
-  columns = [
-    Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True),
-    Column('Training tokens', 'training_tokens', ','),
-  ]
+      lines.setdefault(tuple(row[field] for field in by), dict(row))[name] = row[figure]
+  columns = [Column('Drafter', lambda row: DRAFTERS[row['drafter']], names_row=True)]
   for name in names:
     columns.append(Column(name, name, '.2f'))
-  return Table('Tokens a call by loss', columns, conditions=CONDITIONS).of(lines.values())
+  return list(lines.values()), columns
 
 
 def _shape(row: Row) -> str:
@@ -518,6 +571,10 @@ STYLES = {  # of what is trained on own text
   'rooted': drawing.Style(drawing.PURPLE, 'D'),
   'markov': drawing.Style(drawing.ORANGE, 'P'),
   'eagle-kl': drawing.Style(drawing.BLUE, 'o'),
+  'jetspec': drawing.Style(drawing.GREEN, 's'),
+  'domino': drawing.Style(drawing.PURPLE, 'D'),
+  'dflash-2': drawing.Style(drawing.ORANGE, 'v'),
+  'lilicorr': drawing.Style(drawing.SKY, 'P'),
 }
 PANELS = {
   'dev': 'On own text of held-out sources',

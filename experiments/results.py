@@ -218,6 +218,7 @@ TABLES: dict[str, Draw] = {  # by the names that pages have for them
   'cai2024.speeds': draw_latest(cai2024.speeds, cai2024.PLAN),
   'drafts.speeds': draw_latest(drafters.speeds, drafters.PLAN),
   'drafts.by_loss': draw_latest(drafters.by_loss, drafters.PLAN),
+  'drafts.fewer_calls': draw_latest(drafters.fewer_calls, drafters.PLAN),
   'fu2024.speeds': draw_latest(fu2024.speeds, fu2024.PLAN),
   'xia2024.tables': draw_latest(xia2024.tables, ('strategy', 'temperature', 'batch')),
   'incremental': draw_latest(incremental_decoding.tables, incremental_decoding.KEY),

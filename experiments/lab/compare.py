@@ -242,3 +242,13 @@ def run_batches(run: Callable[..., Any], rows: int, *arrays: Any) -> Any:
 def join_texts(texts: list[Decoded]) -> Decoded:
   """All batches' texts as one."""
   return jax.tree.map(lambda *parts: np.concatenate(parts), *texts)
+
+
+def regroup(texts: list[Decoded], batch: int) -> list[Decoded]:
+  """The same texts as batches of `batch` rows, whose calls do not depend on one another; those that
+  do not fill a batch are left out, unless there are fewer."""
+  whole = join_texts(texts)
+  count, groups = len(whole.lengths), []
+  for first in range(0, max(count - batch, 0) + 1, batch):
+    groups.append(jax.tree.map(lambda x, first=first: x[first : first + batch], whole))
+  return groups

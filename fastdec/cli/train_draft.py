@@ -12,6 +12,9 @@ learns to guess that; --as-is takes the lines themselves, for a model that conti
   block    a layer that guesses a whole block in one pass (--draft)
   eagle3   as eagle, in the arrangement of EAGLE-3; written to OUT.published too, as its authors do
   dflash   as block, in the arrangement of DFlash, which guesses among all words; likewise
+  jetspec, domino, dflash2, lilicorr
+           as dflash, and each row sees only earlier ones; or the token before changes a guess by a
+           recurrent network, by a product with the row's state, or by a transformer over candidates
   heads    Medusa's heads: residual blocks on the model's last state (--heads)
 
 A text has at most 64 tokens, an answer in a chat 256 (--max-len).
@@ -139,8 +142,16 @@ TOKENS = 2048  # of a batch
 RATE = 1e-3  # at its peak
 MUON = 10.0  # times that is the rate of a draft's kernels, but not of Medusa's heads
 CLIP = 1.0
-KINDS = 'eagle', 'eagle3', 'block', 'dflash', 'heads'
-PUBLISHED = 'eagle3', 'dflash'  # kinds that are written as others write them too
+BLOCKS: dict[str, Any]
+BLOCKS = {  # kinds of blocks that others have: their changes to `BlockConfig`
+  'dflash': {'markov': 0},
+  'jetspec': {'causal': True, 'edge': 'none'},
+  'domino': {'edge': 'rnn'},
+  'dflash2': {'edge': 'selector', 'conv': 2},
+  'lilicorr': {'edge': 'correlator'},
+}
+KINDS = 'eagle', 'eagle3', 'block', *BLOCKS, 'heads'
+PUBLISHED = 'eagle3', *BLOCKS  # kinds that are written as others write them too
 LOSSES = {'kl': {'ce': 0.0, 'kl': 1.0}, 'ce': {}}  # --loss: its weights
 DROPPED = 'tv', 'nla', 'hybrid'  # values that --loss took before
 MEASURED = 40  # held-out texts, at most, that are replayed at the end
@@ -649,7 +660,7 @@ def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockCo
   settings['init'] = 'target'
   if isinstance(model, T5):
     settings['init'] = 'fresh'
-  if 0 < args.words < model.vocab_size and args.kind != 'dflash':
+  if 0 < args.words < model.vocab_size and args.kind not in BLOCKS:
     settings['words'] = args.words
   if isinstance(model, LM) and model.layers >= DEEP:
     settings['taps'] = number_taps(RULE, model.layers)
@@ -657,8 +668,8 @@ def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockCo
     settings['taps'] = (max(model.layers - 1, 0),)
   if args.kind == 'eagle3':
     settings['entry'] = 'beside'
-  if args.kind == 'dflash':
-    settings |= {'entry': 'masks', 'markov': 0}
+  if args.kind in BLOCKS:
+    settings |= {'entry': 'masks', **BLOCKS[args.kind]}
   if args.kind.startswith('eagle'):
     return EagleConfig(guesses=GUESSES, **settings)
   return BlockConfig(k=GUESSES + 1, **settings)

@@ -195,7 +195,7 @@ def test_killed_at_any_moment_it_ends_alike(talker, tmp_path, limit):
 
 
 @pytest.mark.parametrize('words, message', [
-  (['--kind=tree'], '--kind=tree is not possible: give one of eagle, eagle3, block, dflash, heads'),
+  (['--kind=tree'], '--kind=tree is not possible: give one of eagle, eagle3, block, dflash, jetsp'),
   (['--loss=tv'], '--loss=tv is no longer supported, since it was measured as no better than kl'),
   (['--as-is'], '--as-is is for a model that continues a text'),
   (['--out={}'], 'is there already, and is not just a draft'),
@@ -237,7 +237,7 @@ def test_texts_as_they_are_may_be_whole_chats(talker, fastdec, tmp_path, monkeyp
 
 
 @pytest.mark.wide('eagle')
-@pytest.mark.parametrize('kind', ['eagle', 'eagle3', 'dflash'])
+@pytest.mark.parametrize('kind', ['eagle', 'eagle3', *train_draft.BLOCKS])
 def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   talker, fastdec, tmp_path, monkeypatch, kind
 ):
@@ -287,7 +287,9 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   begins = lambda pairs: {tuple(pairs.target[i][: len(ids)].tolist()) for i in range(len(pairs))}
   assert begins(held_out) == {tuple(ids)} and tuple(ids) not in begins(learnt)
   module, params = fd.load_draft(tmp_path / 'draft')
-  assert module.words == (None if kind == 'dflash' else 12) and not list(work.glob('states*'))
+  assert module.words == (None if kind in train_draft.BLOCKS else 12) and not list(
+    work.glob('states*')
+  )
   assert 'step 1: ' in ended.out
   if kind == 'dflash':  # it brings too little to be tried in other ways
     end = f'{tmp_path}/draft is not worth using yet, with 1.04 tokens a call on held-out prompts: '
@@ -301,7 +303,7 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
   assert f'--prompts={work}/texts/held-out.jsonl' in tuning and '--max-len=6' in tuning
   if kind != 'eagle':
     again = fd.load_draft(tmp_path / 'draft.published')[1]
-    del params['warmth']
+    params.pop('warmth', None)  # LiLiCorr has none
     jax.tree.map(np.testing.assert_array_equal, again, params)
     return
 

@@ -92,6 +92,13 @@ def test_the_rows():
     assert len({tuple(plan.values())[:3] for plan in group}) == 1
 
 
+def test_six_networks_are_measured_as_chains_and_trees():
+  table = settings('scale=multi30k,kind=six').table
+  rows = [tuple(plan.values()) for group in plans(table) for plan in group]
+  assert {row[0] for row in rows} == set(drafters.SIX) and len(rows) == 6 * 5 * 2 * 2
+  assert {row[1] for row in rows} == {0, 8, 16, 32, 64} and {row[3] for row in rows} == {1, 32}
+
+
 def test_what_can_be_swept_are_fields_of_the_rows():
   config = drafts.get_config('scale=tiny')
   assert set(drafts.PAPER.axes) == set(drafters.PLAN)
@@ -110,7 +117,12 @@ def test_drafters_are_trained_as_their_rows_say(tmp_path, monkeypatch):
     assert (made[name]['run'], made[name]['base']) == (c.train, tmp_path / 'base')
   heads = [made[name]['heads'] for name in drafters.HEADS]
   assert [(one.rooted, one.markov) for one in heads] == [(False, 0), (True, 0), (True, 64)]
-  assert [made[name]['draft'].layers for name in ('block', 'block-2')] == [1, 2]
+  drafts = {name: made[name]['draft'] for name in drafters.NETWORKS}
+  assert [drafts[name].layers for name in ('block', 'block-2')] == [1, 2]
+  edges = [drafts[name].edge for name in drafters.SIX[1:]]
+  assert edges == ['markov', 'none', 'rnn', 'selector', 'correlator']
+  assert [name for name in drafters.SIX[1:] if drafts[name].causal] == ['jetspec']
+  assert [name for name in drafters.SIX[1:] if drafts[name].conv] == ['dflash-2']
   assert len({made[name]['order'] for name in (*drafters.HEADS, *drafters.NETWORKS)}) == 1
 
 
@@ -162,6 +174,24 @@ def test_each_loss_is_a_line():
   assert cells[2:] == [['EAGLE', '–', '3.00', '3.50'], ['EAGLE, KL', '–', '3.25', '–']]
 
 
+def test_calls_that_are_saved_have_a_line_for_each_batch_size():
+  rows = [a_row('domino', 0, 3.0, batch=batch, tokens_per_call=5 / batch) for batch in (1, 2)]
+  rows.append(a_row('domino', 16, 3.5, nodes=16, batch=2, tokens_per_call=2.75))
+  lines = report.markdown(drafters.fewer_calls(rows)).splitlines()
+  cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines if '|' in line]
+  assert cells[0][:2] == ['Drafter', 'Batch'] and cells[0][4:] == [
+    'chain of 7, T = 0',
+    'tree of 16, T = 0',
+  ]
+  assert [(*line[:2], *line[4:]) for line in cells[2:]] == [
+    ('Domino', '1', '5.00', '–'),
+    ('Domino', '2', '2.50', '2.75'),
+  ]
+  assert (
+    drafters.summary(rows[0]) == 'Domino, chain of 7, temperature 0, batch 1: 3.00 tokens a call'
+  )
+
+
 def test_a_loss_changes_what_its_name_says(tmp_path, monkeypatch):
   made = {}
   monkeypatch.setattr(
@@ -189,12 +219,12 @@ def test_acceptance_and_the_picture(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('task', TASKS)
-def test_all_at_toy_size(task, tmp_path, launch):
-  words = [
-    f'--config={ROOT}/configs/drafts.py:scale=smoke,task={task}',
-    f'--workdir={tmp_path}/run',
-  ]
+@pytest.mark.parametrize('kind', [*TASKS, 'six'])
+def test_all_at_toy_size(kind, tmp_path, launch):
+  choice = f'task={kind}' if kind in TASKS else 'kind=six'
+  words = [f'--config={ROOT}/configs/drafts.py:scale=smoke,{choice}', f'--workdir={tmp_path}/run']
+  if kind == 'six':
+    words += ['--config.table.repeats=0', '--config.table.batches=(1,4)']
   words += ['--config.data.max_train=200', f'--config.data.cache={tmp_path}/cache']
   stopped = launch('drafts', *words, '--budget=0')
   assert stopped.code == 0 and 'Out of budget: the same command continues' in stopped.out
@@ -202,6 +232,15 @@ def test_all_at_toy_size(task, tmp_path, launch):
   assert ended.code == 0, ended.out
   results = tmp_path / 'run' / 'results.jsonl'
   lines = rows.read(results)
+  if kind == 'six':
+    shapes = set(itertools.product(drafters.SIX, (0, 8), (1, 4)))
+    assert {(row['drafter'], row['tree'], row['batch']) for row in lines} == shapes
+    for row in lines:
+      assert row['same_as_plain'] == 1 and 1 <= row['tokens_per_call'] <= 8
+      assert row['batch'] > 1 or row['tokens_per_call'] == pytest.approx(row['tokens'])
+    page = (tmp_path / 'run' / 'drafts.md').read_text()
+    assert 'Tokens a call by shape' in page and '| LiLiCorr | 4 |' in page
+    return
   trees = {(name, tree) for name in ('markov', 'block', 'eagle') for tree in (0, 8)}
   assert {(row['drafter'], row['tree']) for row in lines} == trees | {('lookup', 0)}
   for row in lines:

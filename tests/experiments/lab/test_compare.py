@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from experiments.lab.compare import count_tokens, make_batches
+from experiments.lab.compare import Counts, count_tokens, make_batches, regroup
+from fastdec.decoding.protocol import Decoded
 
 PAD = 0
 
@@ -42,3 +43,21 @@ def test_a_prompt_may_begin_with_the_id_that_pads():
     (1, 16),
     (1, 32),
   ]
+
+
+def decoded(*calls):
+  """Texts of two tokens a call, after the first one."""
+  calls = np.array(calls, np.int32)
+  n = len(calls)
+  sizes = np.where(np.arange(9) < calls[:, None], 2, 0)
+  return Decoded(np.zeros((n, 9)), 1 + sizes.sum(1), sizes, calls, calls, np.ones(n, bool))
+
+
+def test_a_batch_of_any_size_runs_until_its_slowest_text_ends():
+  texts = [decoded(1, 4, 2), decoded(3, 5)]
+  groups = regroup(texts, 2)
+  assert [group.calls.tolist() for group in groups] == [[1, 4], [2, 3]]
+  counts = Counts.of(groups)
+  assert (counts.later, counts.per_step) == (2 * 10, 20 / (4 + 3))
+  assert Counts.of(regroup(texts, 1)).per_step == 2
+  assert [group.calls.tolist() for group in regroup(texts, 9)] == [[1, 4, 2, 3, 5]]
