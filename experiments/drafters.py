@@ -26,10 +26,11 @@ from experiments.lab.networks import check_kind
 from experiments.lab.own import DistillConfig, continuations, translations
 from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row, is_failure
-from experiments.lab.text import TextConfig, inputs_of
+from experiments.lab.text import Text, TextConfig, inputs_of
 from experiments.lab.train import Count, HeadsConfig, Rows, Seed, Tokens, Zero, each_once
 from experiments.lab.workdir import Workdir
 from fastdec import folders
+from fastdec.cli.own_text import OwnText
 from fastdec.decoding.topology import Topology
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
@@ -95,7 +96,7 @@ SIX = 'eagle', 'block', 'jetspec', 'domino', 'dflash-2', 'lilicorr'  # the netwo
 LOSSES: dict[str, Any] = {'eagle-kl': {'ce': 0.0, 'kl': 1.0}}
 CHAINS = 'model', 'lookup'  # that draft no trees
 LOOKUP = 3  # the longest n-gram that prompt lookup looks for
-ROWS = 50  # texts at once, where nothing is timed
+ROWS = 100  # texts at once, where nothing is timed
 TREES: dict[str, Any]  # trees of blocks that do not have just the likeliest nodes
 TREES = {'jetspec': {'families': True, 'width': 7}}
 WIDTH = 8  # of EAGLE's trees: children of each node, and nodes of each level that are expanded
@@ -165,7 +166,9 @@ class Drafters:
   kind: Literal['all'] = 'all'
   task: Literal['translation', 'lm'] = 'translation'
   scale: str = ''
-  base: str = ''  # a finished run on the same text, taken as it is; '': a base is trained
+  # A finished run on the same text, taken as it is; '': a base is trained. With texts of fastdec
+  # train-draft as data.own: the language model that wrote them.
+  base: str = ''
   seed: Seed = 0
   mesh: MeshConfig = MeshConfig()
 
@@ -181,7 +184,7 @@ class Drafters:
 
 def drafters(c: Drafters, work: Workdir) -> None:
   """The page from the top: a base, its own text, drafters, rows, tables and the picture."""
-  if c.data.own:
+  if c.data.own and not has_answers(c):
     c.data.open()  # a mistake shows before any work
 
   # Train the base, if it is missing.
@@ -204,7 +207,10 @@ def drafters(c: Drafters, work: Workdir) -> None:
       trained[draft.name] = draft
 
   # Measure the rows that are missing.
-  bench = Bench(base, c.data.originals, c.table)
+  prompts: Any = c.data.originals
+  if has_answers(c):
+    prompts = read_answers(c.data.own, base, c.train.rows)
+  bench = Bench(base, prompts, c.table)
   rows = work.fill(keys(c, bench, trained), functools.partial(figures, bench, trained), summary)
   rows += work.failures(failed)
 
@@ -257,7 +263,7 @@ class Trained(NamedTuple):
   name: str
   folder: pathlib.Path
   run: RunConfig
-  data: TextConfig
+  data: TextConfig | OwnText
 
 
 def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> Trained:
@@ -286,8 +292,10 @@ def train_drafter(c: Drafters, work: Workdir, base: pathlib.Path, name: str) -> 
   return Trained(name, folder, c.train, data)
 
 
-def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
+def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig | OwnText:
   """The text that the base writes itself: what heads and networks guess."""
+  if has_answers(c):
+    return read_answers(c.data.own, base, c.train.rows)
   own, same = c.data.own, {'model': base, 'data': c.data.originals, 'mesh': c.mesh}
   if not own and c.task == 'lm':
     sizes = {'prompt': c.table.prompt, 'max_len': c.table.max_len}
@@ -295,6 +303,19 @@ def own_text(c: Drafters, work: Workdir, base: pathlib.Path) -> TextConfig:
   elif not own:
     own = str(work.stage('own', translations, distill=c.table.distill, **same))
   return dataclasses.replace(c.data, own=own)
+
+
+def has_answers(c: Drafters) -> bool:
+  """True if the own text is that of a `fastdec train-draft`, in OUT.training/texts."""
+  return bool(c.data.own) and (pathlib.Path(c.data.own) / 'held-out.jsonl').is_file()
+
+
+@functools.cache
+def read_answers(own: str, base: pathlib.Path, rows: int) -> OwnText:
+  """The texts that `fastdec train-draft` let the base write."""
+  text = OwnText(pathlib.Path(own), Bound(*folders.load(base)), str(base), rows, 0)
+  longest = [int(pairs.lengths.max()) for pairs in text.pairs.values()]
+  return dataclasses.replace(text, length=max(longest))
 
 
 # --- rows
@@ -379,7 +400,7 @@ def training_cost(draft: Trained) -> Row:
 @functools.cache
 def tokens_per_step(draft: Trained) -> float:
   """Tokens of the target's side in a step of its training, on average."""
-  batches = draft.data.open().train_batches(draft.run.rows)
+  batches = draft.data.open().train_batches(draft.run.rows, 0)
   tokens = 0
   for index in range(SAMPLE):
     tokens += int((batches[index]['target_segment'] > 0).sum())
@@ -423,8 +444,9 @@ def loaded(draft: Trained) -> Bound:
 @functools.cache
 def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
   """Ranks of heads along what the base writes for the dev set: their trees are grown from these."""
-  model = bench.target.module
-  prompts = inputs_of(bench.text, model, 'dev', bench.texts.prompt)
+  model, text = bench.target.module, bench.text
+  assert isinstance(text, Text), 'heads have rows only where people wrote the text'
+  prompts = inputs_of(text, model, 'dev', bench.texts.prompt)
   prompts = prompts[train.spaced(len(prompts), texts)]
   rows = []
   for row, length in zip(prompts, count_tokens(prompts, model.pad_id), strict=True):

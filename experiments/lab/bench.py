@@ -22,6 +22,7 @@ from experiments.lab.rows import Row
 from experiments.lab.text import Text, TextConfig, inputs_of
 from experiments.lab.train import Count, Zero, spaced
 from fastdec import folders
+from fastdec.cli.own_text import OwnText
 from fastdec.evaluation.acceptance import repeated_share
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
@@ -49,12 +50,12 @@ class Bench:
 
   Attributes:
     folder: of the model, a finished run.
-    data: the text that it was trained on.
+    data: the text that it was trained on; or texts that it wrote, whose held-out prompts count.
     texts: what is measured.
   """
 
   folder: pathlib.Path
-  data: TextConfig
+  data: TextConfig | OwnText
   texts: Texts
 
   def __reduce__(self) -> Any:
@@ -62,14 +63,15 @@ class Bench:
     return type(self), (self.folder, self.data, self.texts)
 
   @functools.cached_property
-  def text(self) -> Text:
+  def text(self) -> Text | OwnText:
     """The opened text.
 
     Raises:
       UserError: the model was trained on other text.
     """
-    text = self.data.open()
-    text.check_base(self.folder)
+    text: Any = self.data.open()
+    if isinstance(self.data, TextConfig):
+      text.check_base(self.folder)
     return text
 
   @functools.cached_property
@@ -94,7 +96,10 @@ class Bench:
 
   def prompts_of(self, split: str) -> Int[np.ndarray, 'n s']:
     """Prompts of a split, evenly spaced."""
-    prompts = inputs_of(self.text, self.target.module, split, self.texts.prompt)
+    if isinstance(self.text, OwnText):
+      prompts = self.text.held_out_prompts(self.target.module.pad_id)
+    else:
+      prompts = inputs_of(self.text, self.target.module, split, self.texts.prompt)
     return prompts[spaced(len(prompts), self.texts.sentences)]
 
   def key(self, *names: str, models: Sequence[pathlib.Path] = ()) -> Row:

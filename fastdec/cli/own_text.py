@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 import fastdec as fd
 from fastdec import folders
 from fastdec.data.text.packing import PackedSource, packed_batches
 from fastdec.data.text.tokens import Ragged, TokenPairs
+from fastdec.files import json_lines
 from fastdec.folders.folder import hash_file
 from fastdec.models.taps import Taps
 from fastdec.struct import Bound
@@ -31,7 +33,7 @@ def save_texts(folder: pathlib.Path, learnt: Sequence[Pair], held_out: Sequence[
     TokenPairs(Ragged.of(sources), Ragged.of(targets)).save(folder / f'{part}.npy')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class OwnText:
   """A model's own texts.
 
@@ -74,6 +76,19 @@ class OwnText:
       assert loaded is not None  # `save_texts` has written it
       pairs[part] = loaded
     return pairs
+
+  @property
+  def content(self) -> str:
+    """A hash of both parts."""
+    return ' '.join(self.key[part] for part in PARTS)
+
+  def held_out_prompts(self, pad_id: int) -> Int[np.ndarray, 'n s']:
+    """Returns the prompts of the texts that are held out, padded."""
+    prompts = [record['ids'] for _, record in json_lines(self.folder / 'held-out.jsonl')]
+    padded = np.full((len(prompts), max(map(len, prompts))), pad_id, np.int32)
+    for row, ids in zip(padded, prompts, strict=True):
+      row[: len(ids)] = ids
+    return padded
 
   def read_base(self, base: Any) -> Bound:
     """Returns the model."""

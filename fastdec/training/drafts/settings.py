@@ -184,11 +184,14 @@ class BlockConfig(NetworkConfig):
       sizes['layers'] = dataclasses.replace(sizes['layers'], qk_norm=True)
     sizes |= {'markov': self.markov, 'markov_kind': self.markov_kind}
     sizes |= {'candidates': self.candidates or None, 'causal': 'all' if self.causal else 'none'}
-    sizes |= {'conv': self.conv, 'conv_group': math.gcd(model.d_model, 16)}
+    if self.conv:
+      sizes |= {'conv': self.conv, 'conv_group': math.gcd(model.d_model, 16)}
     if self.edge == 'none':
       sizes['markov'] = 0
     elif self.edge != 'markov':  # other sizes are about those of their papers
-      sizes |= {'edge': self.edge, 'gru': 4 * self.markov}
+      sizes['edge'] = self.edge
+    if self.edge == 'rnn':
+      sizes['gru'] = 4 * self.markov
     if self.edge in CHOICES:
       sizes['candidates'] = self.candidates or CHOICES[self.edge]
     if self.edge == 'correlator':
