@@ -22,7 +22,8 @@ from fastdec.models.transformer import Transformer
 from fastdec.struct import Bound
 
 INITS = ('target', 'fresh')
-NEW = ('q_norm', 'k_norm')  # norms that a draft may have, and its target not
+# what a draft may have, and its target not: norms, and convolutions that change nothing at first
+NEW = ('q_norm', 'k_norm', 'attention_conv', 'mlp_conv')
 
 
 def layers_like(model: Model, layers: int) -> LayersConfig:
@@ -91,7 +92,7 @@ def start_params(
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
   """Returns the target's last layers under the draft's names, in the type that it learns in.
 
-  Norms that the target lacks stay fresh. A first layer that reads embedding and feature side by
+  Norms and convolutions that the target lacks stay fresh. A first layer that reads embedding and feature side by
   side (`EagleNetwork.entry`) reads the feature as the target's reads its input, and at first
   nothing of the embedding.
   """

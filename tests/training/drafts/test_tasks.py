@@ -239,6 +239,17 @@ def test_both_are_trained_together_and_the_target_s_own_loss_counts(target):
   assert all(same(target.params, before)) and not any(same(state.params['model'], before))
 
 
+def test_layers_with_convolutions_begin_as_the_target_s_too(target):
+  layers = layers_like(target.module, 2)
+  module = network('block', 'translation', layers=layers, **KINDS['dflash2'])
+  params = start_params(module, target, jax.random.key(0), 'target', None)
+  for i in range(2):
+    layer = dict(params['network']['tower'][f'layer_{i}'])
+    assert {'attention_conv', 'mlp_conv'} <= layer.keys()  # they change nothing at first
+    del layer['attention_conv'], layer['mlp_conv']
+    assert all(same(layer, target.params[f'decoder_{i + 1}']))
+
+
 def test_layers_begin_as_the_target_s_last_and_words_by_its_projection(target):
   layers = layers_like(target.module, 2)
   module = network('eagle', 'translation', layers=layers, words=4)
