@@ -92,9 +92,9 @@ def start_params(
 def _last_layers(draft: DraftNetwork, target: Bound, fresh: Params) -> Params:
   """Returns the target's last layers under the draft's names, in the type that it learns in.
 
-  Norms and convolutions that the target lacks stay fresh. A first layer that reads embedding and feature side by
-  side (`EagleNetwork.entry`) reads the feature as the target's reads its input, and at first
-  nothing of the embedding.
+  Norms and convolutions that the target lacks stay fresh. A first layer that reads embedding and
+  feature side by side (`EagleNetwork.entry`) reads the feature as the target's reads its input, and
+  at first nothing of the embedding.
   """
   name = 'decoder' if draft.reads_source else 'layer'
   depth = sum(re.fullmatch(rf'{name}_\d+', part) is not None for part in target.params)
