@@ -280,22 +280,26 @@ def time_call(model: Any, rows: int, width: int, tokens: int) -> tuple[float, fl
 COSTS = {train.base: training, train_heads: training, own.translations: translations}
 
 
-def check_room(costs: Sequence[Cost], there: float, root: pathlib.Path, disk: float = 0.0) -> None:
+def disk_of(costs: Sequence[Cost]) -> tuple[float, float]:
+  """Returns the most bytes of the disk that stages take at once, and those of them that are free
+  again afterwards."""
+  scratch = max([0.0, *(cost.scratch for cost in costs)])
+  return sum(cost.disk for cost in costs) + scratch, scratch
+
+
+def check_room(costs: Sequence[Cost], there: float, root: pathlib.Path, data: float = 0.0) -> None:
   """Raises UserError where stages need more memory than a device has, `there` bytes, or, with
-  `disk` bytes for the data, more disk than there is."""
-  memory, scratch = 0.0, 0.0
-  for cost in costs:
-    memory, scratch = max(memory, cost.step.memory), max(scratch, cost.scratch)
-    disk += cost.disk
+  `data` bytes for the data, more disk than there is."""
+  memory, disk = max([0.0, *(cost.step.memory for cost in costs)]), data + disk_of(costs)[0]
   if memory > there:
     raise UserError(
       f'a step needs {shorten(memory, "B")} of memory, and a device has {shorten(there, "B")}: give'
       ' a smaller model, more devices, or --config.train.accumulate=2'
     )
   free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-  if disk + scratch > free:
+  if disk > free:
     raise UserError(
-      f'this takes {shorten(disk + scratch, "B")} of disk, and {root} has {shorten(free, "B")}:'
+      f'this takes {shorten(disk, "B")} of disk, and {root} has {shorten(free, "B")}:'
       ' choose another workdir'
     )
 
@@ -320,13 +324,10 @@ def show(c: Any, make: Callable[[Any, Any], None], root: pathlib.Path, machine: 
   plan.read(make, c)
 
   # Print each stage, and the rows of each model.
-  total, disk, scratch, memory = 0.0, facts.disk, 0.0, 0.0
   read = 0.0  # tokens a second, of both sides of a text
   for i, (name, state, cost) in enumerate(plan.entries, start=1):
     if cost is not None:
       print(f'{i:3} {name}: {state}; {cost.what}\n    {_describe(cost)}')
-      total, disk = total + cost.seconds, disk + cost.disk
-      scratch, memory = max(scratch, cost.scratch), max(memory, cost.step.memory)
       if cost.step.flops and isinstance(c.data, TextConfig):
         read = max(read, 2 * cost.tokens / cost.seconds)
     elif state in ('new', 'begun'):
@@ -338,19 +339,20 @@ def show(c: Any, make: Callable[[Any, Any], None], root: pathlib.Path, machine: 
   if not plan.is_complete:
     print('\nMore rows are known once these stages are made', end='')
   print()
-  hours, need, download = total / 3600, disk + scratch, 0.0
+  download = 0.0
   if facts.missing:
     download = facts.download
-    print(f'Missing: {facts.missing}\n    a download of {shorten(download, "B")}')
+    print(f'Missing: {facts.missing}')
+  known = [cost for _, _, cost in plan.entries if cost is not None]
+  hours, (disk, scratch) = sum(cost.seconds for cost in known) / 3600, disk_of(known)
   print(
     f'In all: {hours:.3g} h, {hours * machine.devices:.3g} device-hours;'
-    f' {shorten(need, "B")} of disk, {shorten(scratch, "B")} of them for checkpoints;'
+    f' {shorten(facts.disk + disk, "B")} of disk, {shorten(scratch, "B")} of them for checkpoints;'
     f' a download of {shorten(download, "B")}'
   )
   if read:
     cores = math.ceil(read / INPUT)
     print(f'Input: {shorten(read)} tokens a second at most, the batches of {cores} cores')
-  known = [cost for _, _, cost in plan.entries if cost is not None]
   check_room(known, machine.memory, root, facts.disk)
 
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.lab.machine import Count, Machine
 from experiments.lab.rows import Row, find, read
@@ -30,21 +30,14 @@ class Cost:
   scratch: float = 0  # bytes that are free again afterwards
 
 
-class Entry(NamedTuple):
-  """A line of the plan: a stage, or the rows of a model, and what is there of it."""
-
-  name: str
-  state: str  # 'made', 'begun' or 'new'; of rows how many are there
-  cost: Cost | None  # None: nothing is left to do, or the cost is not known
-
-
 class Plan:
   """Takes the place of a `Workdir`: records stages and rows, and makes none.
 
   Attributes:
     root: the workdir; it need not exist.
     machine: what the stages run on; None: only what they need is asked.
-    entries: stages and rows, in order.
+    entries: of each stage, and of the rows of each model, in order: the name; 'made', 'begun' or
+      'new', of rows how many are there; the cost, None if nothing is left to do or it is not known.
     steps: of the trainings, by the names of all stages, in order; 0 where nothing is trained.
     inputs: of the stages, by their folders.
     compiled: programs of calls that are counted as compiled.
@@ -55,7 +48,7 @@ class Plan:
     self.root, self.path = root, root / 'results.jsonl'
     self.machine: Any = machine
     self.compiled: set[Any] = set()
-    self.entries: list[Entry] = []
+    self.entries: list[tuple[str, str, Cost | None]] = []
     self.steps: dict[str, int] = {}
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}
     self.is_complete = True
@@ -88,12 +81,12 @@ class Plan:
       self.inputs[folder] = inputs
       self.steps[name] = getattr(inputs.get('run'), 'steps', 0)
       if is_made:
-        self.entries.append(Entry(name, 'made', None))
+        self.entries.append((name, 'made', None))
       else:
         state, cost = 'begun' if folder.is_dir() else 'new', None
         if make in self._costs:
           cost = self._costs[make](self, **inputs)
-        self.entries.append(Entry(name, state, cost))
+        self.entries.append((name, state, cost))
     return folder
 
   def fill(
@@ -109,7 +102,7 @@ class Plan:
       known = None
       if missing and cost is not None and self.machine is not None:
         known = cost(self, missing)
-      self.entries.append(Entry(names, there, known))
+      self.entries.append((names, there, known))
     return []
 
   def do(self, action: Callable[[], None]) -> None:

@@ -31,7 +31,7 @@ def test_what_is_there_is_marked(tmp_path):
   other = plan.stage('third', write_note, text='c')
   plan.stage('fourth', write_note, text='d', before=other)
   plan.fill([{'k': 2}, [{'k': 4}, {'k': 2}]], write_note)
-  states = [(entry.name, entry.state) for entry in plan.entries]
+  states = [(name, state) for name, state, _ in plan.entries]
   assert states == [
     ('first', 'made'), ('second', 'made'), ('third', 'new'), ('fourth', 'new'),
     ('k=2', '1 of 1 rows are there'), ('k=4', '1 of 2 rows are there'),
