@@ -249,10 +249,11 @@ def _save(
   best = dataclasses.replace(best, why=best.why + compare_runs(best, first))
   file = best.save(args.model, folder, output)
   prompts = '1 prompt' if best.prompts == 1 else f'{best.prompts} prompts'
+  if len(results) > 1:
+    print(best.why)
   print(
-    f'{best.why}\n{describe_run(best.rows, best.dtype)}, at most {best.max_len} tokens:'
-    f' {prompts}; {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were'
-    f' compiling; {best.machine}'
+    f'{describe_run(best.rows, best.dtype)}, at most {best.max_len} tokens: {prompts};'
+    f' {best.seconds:.0f} s, of which {best.compile_seconds:.0f} s were compiling; {best.machine}'
   )
   flags = '--strategy=tuned'
   if args.output is not None:

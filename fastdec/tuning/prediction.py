@@ -41,7 +41,7 @@ class Predictor:
   Attributes:
     plain: the plain strategy, which has decoded some batches.
     calls: time of a call of a batch, in these units, by the numbers of tokens that were timed.
-    unit: the seconds of these first calls.
+    unit, seconds: of these first calls, and of the whole batch.
   """
 
   def __init__(self, plain: Candidate) -> None:
@@ -52,7 +52,7 @@ class Predictor:
       lambda calls=calls: _advance(plain.begin(self._longest), calls) for calls in (1, CALLS, None)
     )
     times = _time({'one': one, 'first': self._first_calls, 'whole': whole}, FOR_CALLS)
-    self.unit = times['first']
+    self.unit, self.seconds = times['first'], times['whole']
     later = max(times['whole'] - times['one'], 0.0) / max(int(self._steps.max()) - 1, 1)
     self.calls = {1: later / self.unit}
     self._prompt = max(times['one'] - later, 0.0) / self.unit

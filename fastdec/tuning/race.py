@@ -24,7 +24,6 @@ from fastdec.decoding.run import Run
 from fastdec.evaluation import wallclock
 
 LEAST = 5  # rounds: two equal ones are rarely in the same order in all of them
-SAMPLES = 1000
 
 
 class Ratio(NamedTuple):
@@ -95,7 +94,7 @@ def count_steps(outs: Collection[Decoded]) -> tuple[float, Int[np.ndarray, ' n']
 def compare(one: Candidate, other: Candidate) -> Ratio:
   """Computes the ratio of speeds in rounds that both have run."""
   ratios = np.divide(one.speeds, other.speeds)
-  samples = np.random.default_rng(0).choice(ratios, (SAMPLES, len(ratios)))
+  samples = np.random.default_rng(0).choice(ratios, (1000, len(ratios)))
   low, high = np.percentile(np.median(samples, axis=1), (2.5, 97.5))
   return Ratio(statistics.median(ratios.tolist()), float(low), float(high))
 

@@ -39,7 +39,7 @@ from fastdec.tuning.tuned import Figures, Tuned
 
 BUDGET = 120.0  # seconds
 FOR_TEXTS = 0.05  # of the budget, after compiling
-FOR_PREDICTIONS = 0.5  # of what is left then, after which no more are begun
+FOR_TIMES = 0.5  # of what is left then, if something else can be timed in it
 OF_A_CALL = 0.5  # of the time to compile a strategy: that of its call
 MOST_TIMED = 3  # candidates, of those that can be predicted
 BATCHES = 32  # at most; with more of them, each would be visited too rarely for a median
@@ -101,7 +101,7 @@ def tune(
         run_round([plain], number)
     predictor = Predictor(plain)
     _predict(predictor, tried, begin + budget)
-    _time(plain, tried, begin + budget)
+    _time(plain, tried, predictor.seconds, begin + budget)
     seconds = wallclock.now() - begin
 
   milliseconds = {}
@@ -117,7 +117,7 @@ def tune(
     promise='relaxed' if relaxed else promise_of(plain.strategy.effective_rule),
     rows=rows,
     max_len=plain.request.max_len,
-    prompts=len(texts),
+    prompts=len(np.unique(plain.batches[[*plain.texts]])),  # some may fill up a batch
     seconds=seconds,
     compile_seconds=sum(candidate.compile_seconds for candidate in candidates),
     machine=machine.here(),
@@ -177,8 +177,9 @@ def _predict(predictor: Predictor, candidates: list[Candidate], ends: float) -> 
   Then calls like those of the most promising ones are timed. Until then a call costs no more than
   those that are known, so that no candidate is passed over. The best ends up first.
   """
-  compiling = OF_A_CALL * predictor.plain.compile_seconds
-  until = ends - (1 - FOR_PREDICTIONS) * (ends - wallclock.now())
+  compiling, until = predictor.plain.compile_seconds, ends - FOR_TIMES * (ends - wallclock.now())
+  if until + compiling + 2 * LEAST * predictor.seconds > ends:
+    until = ends
   for candidate in candidates:
     if not can_replay(candidate.strategy):
       candidate.note = 'not predicted: its calls do not follow from a text'
@@ -193,15 +194,15 @@ def _predict(predictor: Predictor, candidates: list[Candidate], ends: float) -> 
     candidates.sort(key=lambda one: -one.predicted)
     best = [one.strategy for one in candidates[:MOST_TIMED] if one.predicted]
     unknown = next((one for one in best if nodes_of(one) not in predictor.calls), None)
-    if unknown is None or (len(predictor.calls) > 1 and wallclock.now() + compiling > until):
+    is_late = wallclock.now() + OF_A_CALL * compiling > until
+    if unknown is None or (is_late and len(predictor.calls) > 1):
       return
     predictor.time_call(unknown)
-    nodes, calls = nodes_of(unknown), predictor.calls
-    ratio = calls[nodes] / max(calls[1], 1e-9)
-    log.info(f'a call on {nodes} tokens takes {ratio:.2f} times as long as one on 1 token')
+    nodes, ms = nodes_of(unknown), 1e3 * predictor.unit
+    log.info(f'a call on {nodes} tokens takes {ms * predictor.calls[nodes]:.3g} ms')
 
 
-def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> None:
+def _time(plain: Candidate, candidates: Sequence[Candidate], seconds: float, ends: float) -> None:
   """Compiles the most promising candidates, and lets them decode in turn until one is ahead.
 
   Predictions err, so those that are nearly as good as the best are timed too. Candidates that could
@@ -213,8 +214,7 @@ def _time(plain: Candidate, candidates: Sequence[Candidate], ends: float) -> Non
   wanted += [one for one in candidates if not can_replay(one.strategy)]
 
   # The fewest rounds take their time too.
-  racing, seconds = [plain], float(plain.texts[0].lengths.sum()) / min(plain.speeds)
-  together = max(min(int(TURN / seconds), wallclock.TOGETHER), 1)
+  racing, together = [plain], max(min(int(TURN / seconds), wallclock.TOGETHER), 1)
   for candidate in wanted:
     compiling = max(one.compile_seconds for one in racing)
     if wallclock.now() + compiling + LEAST * (1 + len(racing)) * together * seconds > ends:

@@ -83,7 +83,7 @@ def test_relaxed_takes_all_and_what_is_counted_is_what_decode_writes(tune):
 def test_a_prediction_has_the_calls_of_a_decode(tune, monkeypatch, rows):
   """A replay counts the steps of `decode`; a batch runs until its slowest row ends."""
   candidates = []
-  monkeypatch.setattr(tuning, '_time', lambda plain, tried, ends: candidates.extend(tried))
+  monkeypatch.setattr(tuning, '_time', lambda plain, tried, *_: candidates.extend(tried))
   tuned = tune([LOOKUP, fd.Blockwise(HEADS, 3)], rows=rows, budget=600)
   assert [one.how for one in tuned.table] == ['timed', 'predicted', 'predicted']
   for candidate in candidates:
