@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastdec.decoding.run import Run
+from fastdec.decoding.sizes import FIRST
 from fastdec.decoding.strategy import nodes_of
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import wallclock
@@ -73,39 +74,38 @@ class Predictor:
 
   def time_call(self, strategy: Any) -> None:
     """Times a call on as many tokens as this strategy's, in a chain or a tree."""
-    nodes = nodes_of(strategy)
-    topology = Topology.chain(nodes)
-    if strategy.most_accepted < nodes - 1:
-      topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, nodes))])
     target, state = self.plain.request.target, self._first_calls()
+    nodes = min(nodes_of(strategy), FIRST, state.tokens.shape[1])  # that the state has slots for
+    topology = Topology.chain(nodes)
+    if strategy.most_accepted < nodes_of(strategy) - 1:
+      topology = Topology.from_parents([-1, *((node - 1) // 2 for node in range(1, nodes))])
     calls = wide_calls(target, self.plain.strategy, state, topology)
     # A function that follows itself is faster: the plain strategy's calls precede both.
-    functions = {
+    times = _time({
       'plain': self._first_calls, 'one': lambda: calls(1),
       'again': self._first_calls, 'more': lambda: calls(1 + CALLS),
-    }  # fmt: skip
-    times = _time(functions, FOR_CALLS)
-    plain = (times['plain'] + times['again']) / 2
-    self.calls[nodes] = max(times['more'] - times['one'], 0.0) / CALLS / plain
+    }, FOR_CALLS)  # fmt: skip
+    call = 2 * max(times['more'] - times['one'], 0.0) / CALLS / (times['plain'] + times['again'])
+    self.calls[nodes_of(strategy)] = call * nodes_of(strategy) / nodes
 
   def predict(self, candidates: Sequence[Candidate]) -> None:
     """Predicts those that were replayed, by the calls timed so far.
 
-    A call larger than these costs as much as the largest."""
+    No call costs less than a smaller one, and those larger than all cost as much as the largest."""
     plain = self._prompt + self._steps * self.calls[1]
     nodes = sorted(self.calls)
+    calls = np.maximum.accumulate([self.calls[n] for n in nodes])
     for one in candidates:
       if len(one.steps):
-        call = np.interp(nodes_of(one.strategy), nodes, [self.calls[n] for n in nodes])
+        call = np.interp(nodes_of(one.strategy), nodes, calls)
         one.predicted = float(plain.sum() / (self._prompt + one.steps * call + one.drafts).sum())
 
   def _begin_replay(self, candidate: Candidate, number: int) -> Run:
     """Begins the replay of a batch."""
     request, rows = candidate.request, candidate.batches[number]
-    prompt = request.prompt
-    inputs, lengths = prompt.tokens[rows], prompt.length[rows]
-    if prompt.inputs is not None:
-      inputs, lengths = prompt.inputs[rows], None
+    inputs, lengths = request.prompt.tokens[rows], request.prompt.length[rows]
+    if request.prompt.inputs is not None:
+      inputs, lengths = request.prompt.inputs[rows], None
     texts, params = self.plain.texts[number], request.target.params
     return begin_replay(request.model, params, inputs, texts, candidate.strategy, lengths)
 

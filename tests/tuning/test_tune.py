@@ -145,6 +145,12 @@ def test_a_prediction_that_was_wrong_says_so():
   assert figures.note == 'predicted 60 % too high'
 
 
+def test_a_call_wider_than_the_texts_have_room_for_costs_in_proportion(tune):
+  """Texts of eight tokens have slots for sixteen."""
+  tuned = tune([fd.PromptLookup(2, 400)])
+  assert list(tuned.call_ms) == ['1 token', '400 tokens'] and tuned.table[1].predicted
+
+
 def test_rows_are_decoded_together(tune):
   tuned = tune([LOOKUP], rows=2)
   assert tuned.rows == 2 and tuned.prompts == 12 and len(tuned.texts) == 12
