@@ -22,6 +22,7 @@ from fastdec.heads.anchors import Anchors
 from fastdec.heads.tower import View
 from fastdec.models.api import Params
 from fastdec.models.attention import attend
+from fastdec.models.layers import narrow_in_training
 from fastdec.models.stacks import Attend
 from fastdec.models.taps import Features
 from fastdec.struct import Bound
@@ -206,11 +207,12 @@ def _attend_both(
   groups, m = own.k.shape[1], own.slots
   anchors = own.k.shape[0] // b
   wide, by = np.promote_types(q.dtype, np.float32), p**-0.5 if scale is None else scale
+  score = functools.partial(jnp.einsum, preferred_element_type=wide)
   # Scores of the shared keys and of the own ones have one softmax.
   split = q.reshape(b, n, groups, h // groups, p)
   by_anchor = split.reshape(b * anchors, n // anchors, groups, h // groups, p)
-  common = jnp.einsum('bngrp,bgps->bngrs', split, shared.k, preferred_element_type=wide) * by
-  alone = jnp.einsum('cngrp,cgpm->cngrm', by_anchor, own.k, preferred_element_type=wide) * by
+  common = narrow_in_training(score('bngrp,bgps->bngrs', split, shared.k), q.dtype) * by
+  alone = narrow_in_training(score('cngrp,cgpm->cngrm', by_anchor, own.k), q.dtype) * by
   if cap is not None:
     common, alone = cap * jnp.tanh(common / cap), cap * jnp.tanh(alone / cap)
   common = jnp.where(mask[:, :, None, None, :], common, -1e30)
