@@ -91,14 +91,15 @@ class Predictor:
   def predict(self, candidates: Sequence[Candidate]) -> None:
     """Predicts those that were replayed, by the calls timed so far.
 
-    No call costs less than a smaller one, and those larger than all cost as much as the largest."""
+    No call costs less than a smaller one. Those larger than all grow as these do."""
     plain = self._prompt + self._steps * self.calls[1]
     nodes = sorted(self.calls)
     calls = np.maximum.accumulate([self.calls[n] for n in nodes])
-    for one in candidates:
-      if len(one.steps):
-        call = np.interp(nodes_of(one.strategy), nodes, calls)
-        one.predicted = float(plain.sum() / (self._prompt + one.steps * call + one.drafts).sum())
+    slope = (calls[-1] - calls[0]) / nodes[-1]
+    for one in filter(lambda one: len(one.steps), candidates):
+      wide = nodes_of(one.strategy)
+      call = np.interp(wide, nodes, calls) + slope * max(wide - nodes[-1], 0)
+      one.predicted = float(plain.sum() / (self._prompt + one.steps * call + one.drafts).sum())
 
   def _begin_replay(self, candidate: Candidate, number: int) -> Run:
     """Begins the replay of a batch."""

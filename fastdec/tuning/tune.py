@@ -174,8 +174,8 @@ def _list_candidates(
 def _predict(predictor: Predictor, candidates: list[Candidate], ends: float) -> None:
   """Predicts candidates in their order while there is time, and at least the first.
 
-  Then calls like those of the most promising ones are timed. Until then a call costs no more than
-  those that are known, so that no candidate is passed over. The best ends up first.
+  Then calls like those of the most promising ones are timed. Until the first is, all cost as much
+  as a call on one token, so that no candidate is passed over. The best ends up first.
   """
   compiling, until = predictor.plain.compile_seconds, ends - FOR_TIMES * (ends - wallclock.now())
   if until + compiling + 2 * LEAST * predictor.seconds > ends:

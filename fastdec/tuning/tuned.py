@@ -87,8 +87,7 @@ class Tuned:
   @property
   def tokens_per_second(self) -> float:
     """Speed of the chosen candidate."""
-    chosen = next(figures for figures in self.table if figures.name == self.name)
-    return chosen.tokens_per_second or 0.0
+    return next(one.tokens_per_second or 0.0 for one in self.table if one.name == self.name)
 
   def save(
     self, model: PathLike, part: PathLike | None = None, file: PathLike | None = None
