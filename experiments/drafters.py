@@ -313,7 +313,7 @@ def has_answers(c: Drafters) -> bool:
 @functools.cache
 def read_answers(own: str, base: pathlib.Path, rows: int) -> OwnText:
   """The texts that `fastdec train-draft` let the base write."""
-  text = OwnText(pathlib.Path(own), Bound(*folders.load(base)), str(base), rows, 0)
+  text = OwnText(pathlib.Path(own), Bound(*fd.load(base)), str(base), rows, 0)
   longest = [int(pairs.lengths.max()) for pairs in text.pairs.values()]
   return dataclasses.replace(text, length=max(longest))
 

@@ -8,7 +8,8 @@ experiment is experiments/drafters.py, from the top.
     --config.data.folder=path/to/multi30k [--budget=25m]
 
 Trains the base (or takes that of --config.base), has it write the text that heads and drafts are
-trained on (or takes that of --config.data.own), trains them, and measures chains and trees in turn
+trained on (or takes that of --config.data.own, which may be OUT.training/texts of fastdec
+train-draft, for any language model as the base), trains them, and measures chains and trees in turn
 with plain decoding. The same command continues where it was stopped.
 """
 

@@ -77,7 +77,7 @@ class Bench:
   @functools.cached_property
   def target(self) -> Bound:
     """The model, its parameters packed where that makes a call faster."""
-    return Bound(*pack_if_faster(*folders.load(self.folder)))
+    return Bound(*pack_if_faster(*fd.load(self.folder)))
 
   @property
   def dtype(self) -> str:

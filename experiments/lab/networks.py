@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from experiments.lab import train
 from experiments.lab.text import TextConfig
 from experiments.lab.train import HeadsConfig, Seed, Several, seed_of
-from fastdec import folders
 from fastdec.errors import UserError
 from fastdec.fields import Between
 from fastdec.heads.transformed import Transformed
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LM
 from fastdec.models.transformer import Transformer
+from fastdec.text.load import open_folder
 from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.settings import BlockConfig, EagleConfig
 from fastdec.training.drafts.trainer import train_heads, train_network
@@ -113,7 +113,7 @@ def check_kind(base: pathlib.Path, task: str) -> Any:
   Raises:
     UserError: the folder has no model, or not the kind that the task needs.
   """
-  model = folders.open(base).model
+  model = open_folder(base).model
   if isinstance(model, Transformed):
     model = model.model
   wanted = MODELS[task]

@@ -22,6 +22,7 @@ from experiments.lab.own import DistillConfig, translations
 from experiments.lab.text import TextConfig
 from experiments.lab.workdir import Workdir
 from fastdec import folders
+from fastdec.cli.own_text import save_texts
 from fastdec.folders.drafts import load_draft
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -251,6 +252,26 @@ def test_all_at_toy_size(kind, tmp_path, launch):
   assert '| EAGLE | chain of 7 | 0 | 2 |' in page and 'Acceptance by position' in page
   before = results.read_bytes()
   assert launch('drafts', *words).code == 0 and results.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_base_may_be_any_language_model_with_its_answers(talker, tmp_path, launch):
+  texts = tmp_path / 'texts'  # as fastdec train-draft writes them
+  texts.mkdir()
+  ids = fd.load_tokenizer(talker).encode('A man in a park')
+  save_texts(texts, [(ids, ids)] * 9, [(ids, ids)] * 2)
+  lines = [json.dumps({'category': 'text', 'prompt': '', 'ids': ids[:n]}) for n in (2, 3)]
+  (texts / 'held-out.jsonl').write_text('\n'.join(lines))
+  words = [f'--config={ROOT}/configs/drafts.py:scale=smoke,task=lm,kind=six']
+  words += [f'--workdir={tmp_path}/run', f'--config.base={talker}', '--config.table.repeats=0']
+  words += [f'--config.data.own={texts}', '--config.table.batches=(1,)']
+  ended = launch('drafts', *words, "--config.table.rows=('domino', 'eagle')")
+  assert ended.code == 0, ended.out + ended.err
+  lines = rows.read(tmp_path / 'run' / 'results.jsonl')
+  assert {(row['drafter'], row['tree']) for row in lines} == set(
+    itertools.product(('domino', 'eagle'), (0, 8))
+  )
+  assert all(row['same_as_plain'] == 1 and row['all_texts'] == 2 for row in lines)
 
 
 # --- the training of one drafter
