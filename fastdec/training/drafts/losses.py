@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from fastdec.errors import UserError
 from fastdec.heads.anchors import Anchors
@@ -215,7 +215,7 @@ def _link(draft: Bound, lesson: Lesson, guesses: Guesses) -> Links:
   ids, (n, b, a, m) = ids_of(params, words), words.shape
   features = module.features(params, lesson.features.hidden, lesson.features.taps)
 
-  def by_anchor(x: Float[Array, 'n b a k']) -> Float[Array, 'c n k']:
+  def by_anchor(x: Num[Array, 'n b a k']) -> Num[Array, 'c n k']:
     return jnp.moveaxis(x, 0, 2).reshape(b * a, n, -1)
 
   last = lesson.anchors.take(features).reshape(b * a, -1)
