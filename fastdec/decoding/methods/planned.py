@@ -79,7 +79,7 @@ class Planned:
         laws = jnp.zeros((b, topology.n, drawing.words), q.dtype)
 
       # From the laws of candidates to those of all words
-      whole = laws[:, nodes]
+      whole = jnp.zeros((*q.shape[:-1], drawing.words), q.dtype)
       if ids is None:
         whole = q
       elif ids.ndim == 1:
