@@ -184,8 +184,15 @@ class Drafters:
 
 def drafters(c: Drafters, work: Workdir) -> None:
   """The page from the top: a base, its own text, drafters, rows, tables and the picture."""
-  if c.data.own and not has_answers(c):
-    c.data.open()  # a mistake shows before any work
+  # A mistake shows before any work.
+  if has_answers(c):
+    if not c.base or set(c.table.rows) - set(NETWORKS) - {'lookup'}:
+      raise UserError(
+        f'config.data.own={c.data.own} has answers of a published model: give it as config.base,'
+        ' and draft networks only, as config kind=six has them'
+      )
+  elif c.data.own:
+    c.data.open()
 
   # Train the base, if it is missing.
   if c.base:
@@ -445,7 +452,7 @@ def loaded(draft: Trained) -> Bound:
 def ranks(bench: Bench, draft: Trained, texts: int) -> Any:
   """Ranks of heads along what the base writes for the dev set: their trees are grown from these."""
   model, text = bench.target.module, bench.text
-  assert isinstance(text, Text), 'heads have rows only where people wrote the text'
+  assert isinstance(text, Text)  # by `drafters`
   prompts = inputs_of(text, model, 'dev', bench.texts.prompt)
   prompts = prompts[train.spaced(len(prompts), texts)]
   rows = []

@@ -23,6 +23,7 @@ from experiments.lab.text import TextConfig
 from experiments.lab.workdir import Workdir
 from fastdec import folders
 from fastdec.cli.own_text import save_texts
+from fastdec.errors import UserError
 from fastdec.folders.drafts import load_draft
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.eagle import EagleNetwork
@@ -44,6 +45,14 @@ def settings(choices='scale=multi30k', **changed):
 
 
 # --- settings and rows
+
+
+@pytest.mark.parametrize(('choice', 'base'), [('kind=six', ''), ('kind=all', 'model.gguf')])
+def test_answers_of_a_model_need_that_model_and_draft_networks_only(choice, base, tmp_path):
+  (tmp_path / 'held-out.jsonl').touch()
+  c = settings(f'scale=smoke,task=lm,{choice}', **{'data.own': str(tmp_path), 'base': base})
+  with pytest.raises(UserError, match='has answers of a published model: give it as'):
+    drafters.drafters(c, Workdir(tmp_path / 'out', {}))
 
 
 @pytest.mark.parametrize('scale', ['smoke', 'tiny', 'multi30k'])
