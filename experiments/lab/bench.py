@@ -19,7 +19,7 @@ from jaxtyping import Int
 import fastdec as fd
 from experiments.lab.compare import Comparison, count_all, join_texts, make_batches
 from experiments.lab.rows import Row
-from experiments.lab.text import Text, TextConfig, inputs_of
+from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import Count, Zero, spaced
 from fastdec import folders
 from fastdec.cli.own_text import OwnText
@@ -63,8 +63,8 @@ class Bench:
     return type(self), (self.folder, self.data, self.texts)
 
   @functools.cached_property
-  def text(self) -> Text | OwnText:
-    """The opened text.
+  def text(self) -> Any:
+    """The opened text: a `Text`, or the `OwnText`.
 
     Raises:
       UserError: the model was trained on other text.
