@@ -35,7 +35,7 @@ class Plan:
 
   Attributes:
     root: the workdir; it need not exist.
-    machine: what the stages run on; None: only what they need is asked.
+    machine: what the stages run on; None: the plan says only what they need.
     entries: of each stage, and of the rows of each model, in order: the name; 'made', 'begun' or
       'new', of rows how many are there; the cost, None if nothing is left to do or it is not known.
     steps: of the trainings, by the names of all stages, in order; 0 where nothing is trained.

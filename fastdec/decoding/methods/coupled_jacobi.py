@@ -63,7 +63,7 @@ class Window:
   """The k - 1 places after the root."""
 
   tokens: Int[Array, 'b g']  # guesses of the last call
-  q: Float[Array, 'b g v']  # what they were drawn from; 0: there was no guess
+  q: Float[Array, 'b g v']  # what they were drawn from; 0 for places without a guess
   p: Float[Array, 'b g v']  # the newest distributions
 
 
