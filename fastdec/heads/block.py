@@ -388,7 +388,8 @@ class BlockNetwork(DraftNetwork):
     masks = []
     for window in tower.windows_of(self.layers):
       causal = self.causal == 'all' or (self.causal == 'windows' and window > 0)
-      masks.append(block_mask(length, n, slots, causal, window, self.windows_follow))
+      is_cut = self.windows_follow and self.causal != 'windows'
+      masks.append(block_mask(length, n, slots, causal, window, self.windows_follow, is_cut))
     view = View.of(cache, positions, masks, length)
     states = self.call(params, x, view, method='read')
     return states[:, self.drops_first : self.drops_first + self.depth]
@@ -537,6 +538,7 @@ def block_mask(
   causal: bool = False,
   window: int = 0,
   follows: bool = True,
+  is_cut: bool = False,
 ) -> Bool[Array, 'b n s']:
   """Mask of the slots that the n rows of a block see: features before the root, and one another.
 
@@ -546,13 +548,16 @@ def block_mask(
     slots: of the cache.
     causal: a row sees the rows of the block only up to itself.
     window: a row sees the last `window` features before the root, or if the window `follows`, those
-      within the last `window` positions up to the row. It hides no row of the block. 0: all.
+      within the last `window` positions up to the row. 0: all.
     follows: see `window`.
+    is_cut: the window hides rows of the block too, before and after a row.
   """
   row = jnp.arange(n, dtype=jnp.int32)[None, :, None]
   beyond = jnp.arange(slots, dtype=jnp.int32)[None, None] - length[:, None, None]  # < 0: features
   sees = beyond <= row if causal else beyond < n
   if window:
     is_near = beyond > row - window if follows else beyond >= -window
+    if is_cut:
+      sees &= is_near & (beyond < row + window)
     sees &= (beyond >= 0) | is_near
   return jnp.broadcast_to(sees, (len(length), n, slots))

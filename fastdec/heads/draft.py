@@ -51,6 +51,9 @@ class Fusion(nn.Module):
     draft = self.draft
     if draft.norms_taps:
       states = [tower.norm(draft.layers, f'tap_norm_{i}')(x) for i, x in enumerate(states)]
+    if draft.adapts:
+      adapt = Dense((draft.layers.d_model,), False, draft.layers.dtype, name='adapt')
+      states = [adapt(x.astype(draft.layers.dtype)) for x in states]
     x = states[0] if len(states) == 1 else jnp.concatenate(list(states), axis=-1)
     x = x.astype(draft.layers.dtype)
     if draft.norms_joined:
@@ -96,6 +99,7 @@ class DraftNetwork:
     taps: the target's layers whose states it reads (`Model.apply`); (): the hidden state that
       `unembed` reads. Published drafts that name no layers follow a rule, see `models.taps`.
     fuses: the states are projected to the draft's width (needed if they are wider together).
+    adapts: one projection brings each tap to the draft's width first (JetSpec, for wider targets).
     norms_taps, norms_joined, norms_fused: norms on each tap, on all of them joined, on the result.
     d_embed: width of the embeddings (None: d_target).
     d_source: width of the encoder's states (None: d_target).
@@ -109,6 +113,7 @@ class DraftNetwork:
   d_target: int
   taps: Taps = ()
   fuses: bool = False
+  adapts: bool = False
   norms_taps: bool = False
   norms_joined: bool = False
   norms_fused: bool = False

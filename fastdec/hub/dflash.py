@@ -24,9 +24,9 @@ from fastdec.errors import UserError
 from fastdec.fields import Layers, Positive, Size, Token, Zero
 from fastdec.heads.block import BlockNetwork
 from fastdec.heads.correlator import FACTS, CorrelatorConfig
-from fastdec.hub.draft_parts import draft_layers, read_architectures, vocabulary
+from fastdec.hub.draft_parts import draft_layers, read_architectures, taps_after, vocabulary
 from fastdec.hub.eagle import nested_layers
-from fastdec.hub.families import read_fields
+from fastdec.hub.families import check_options, read_fields
 from fastdec.hub.lm_tensors import layer_params
 from fastdec.hub.tensors import dense, norm, shaped
 from fastdec.models.api import Params
@@ -34,13 +34,12 @@ from fastdec.models.lm import LMConfig
 from fastdec.models.taps import RULE, Taps, number_taps
 
 UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
-# or in `dflash_config`
-AT_THE_TOP = ('block_size', 'num_target_layers', 'is_causal', 'mask_token_id', 'emb_dim')
-PROJECTORS = {  # of `projector_type`, by the class in architectures
-  'DSparkDraftModel': 'dspark', 'DominoDraftModel': 'domino', 'DFlash2DraftModel': 'dflash2',
-  'LiLiCorrDraftModel': 'lilicorr',
-}  # fmt: skip
-FRACTIONS = ('lilicorr_mlp_ratio', 'lilicorr_vector_eps', 'lilicorr_logit_scale')
+# at the top of config.json or in `dflash_config`
+AT_THE_TOP = (
+  'block_size', 'num_target_layers', 'is_causal', 'mask_token_id', 'emb_dim', 'sliding_window',
+)  # fmt: skip
+PROJECTORS = ('DSpark', 'Domino', 'DFlash2', 'LiLiCorr')  # parts of the names of classes
+SCALINGS = {'input_embedding_scale', 'output_multiplier', 'final_logit_softcapping'}  # DFlash 2
 OLD = 'logit_head.'  # prefix of the names of heads in early files
 DSPARK_DEFAULTS = {  # of speculators
   'markov_rank': 256, 'enable_confidence_head': True, 'confidence_head_with_markov': True,
@@ -61,8 +60,10 @@ class BlockFields:
   causal: bool | None = None
   causal_head: bool | None = None  # JetSpec
   sliding_window_non_causal: bool | None = None  # speculators
-  use_swa: bool | None = None  # Model-Optimizer: a window in all layers
+  use_swa: bool | None = None  # Model-Optimizer: a window in all layers, of this size or that of
   swa_window_size: Size | None = None
+  sliding_window: Zero | None = None
+  target_hidden_size: Size | None = None  # JetSpec
   projector_type: Literal['dflash', 'dspark', 'domino', 'dflash2', 'lilicorr'] | None = None
   sample_from_anchor: bool | None = None
   markov_rank: int | None = 0
@@ -81,7 +82,7 @@ class BlockFields:
   conv_group_size: Zero | None = None
   selector_rank: Size | None = None
   selector_top_k: Size | None = None
-  input_embedding_scale: float | None = None
+  input_embedding_scale: Positive | None = None
   output_multiplier: Positive | None = None
   final_logit_softcapping: Positive | None = None
   # LiLiCorr
@@ -92,33 +93,50 @@ class BlockFields:
   lilicorr_mlp_ratio: Positive | None = None
   lilicorr_factor_dim: Size | None = None
   lilicorr_vector_eps: Positive | None = None
-  lilicorr_logit_scale: float | None = None
+  lilicorr_logit_scale: Positive | None = None
 
 
 def dflash(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> UnreadDraft:
-  """Reads DFlash, DSpark of SpecForge, and Domino."""
+  """Reads all kinds with `dflash_config`."""
   inner = config.get('dflash_config')
   if not isinstance(inner, Mapping):
     raise UserError(f'dflash_config={inner!r} of config.json is not possible: give an object')
-  outer = {name: config[name] for name in AT_THE_TOP if name in config}
-  fields = read_fields(BlockFields, {**outer, **inner})
+  flat = dict(inner)
+  for name in AT_THE_TOP:
+    outer, nested = config.get(name), inner.get(name)
+    if nested is None:
+      flat[name] = outer
+    elif outer not in (None, nested):
+      raise UserError(
+        f'{name}={outer!r} of config.json and {name}={nested!r} of its dflash_config contradict'
+        ' one another: remove the wrong one'
+      )
+  fields = read_fields(BlockFields, flat)
+  projector, classes = fields.projector_type, ' '.join(read_architectures(config))
+  for name in PROJECTORS:
+    if projector is None and name in classes:
+      projector = name.lower()
+  known = {field.name for field in dataclasses.fields(BlockFields)}
+  if projector != 'dflash2':
+    known -= SCALINGS
+  check_options({'model_type': projector, **inner}, known)
+
+  # Find what each kind has besides the layers.
   layers = draft_layers('qwen3', config, dtype)
-  if fields.use_swa:
-    if fields.swa_window_size is None and not any(layers.layer_windows):
-      raise UserError('use_swa of config.json lacks swa_window_size: set it to a whole number')
-    window = fields.swa_window_size or max(layers.layer_windows)
-    layers = dataclasses.replace(layers, windows=(window,) * layers.layers)
-  projector = fields.projector_type
-  for name in read_architectures(config):
-    projector = projector or PROJECTORS.get(name)
+  if fields.use_swa or fields.swa_window_size:
+    windows, window = [], _needed(fields, 'swa_window_size', fields.sliding_window)
+    for own in layers.layer_windows:
+      windows.append(window if own or fields.use_swa else 0)
+    layers = dataclasses.replace(layers, windows=tuple(windows))
   if taps is None:
     outputs = fields.target_layer_ids or _default_layers(fields, layers.layers)
     taps = taps_after(outputs, fields.num_target_layers)
   options: dict[str, Any] = {'drops_first': projector != 'dspark'}
+  options['d_target'] = fields.target_hidden_size or layers.d_model
   needed = functools.partial(_needed, fields)
-  if fields.conv_kernel_size or projector == 'dflash2':
+  if fields.conv_kernel_size or fields.conv_group_size or projector == 'dflash2':
     options |= {'conv': needed('conv_kernel_size'), 'conv_group': needed('conv_group_size')}
   if projector == 'domino':
     shifts = bool(fields.shift_label)
@@ -139,7 +157,7 @@ def dflash(
       width,
       needed('lilicorr_num_layers'),
       needed('lilicorr_num_heads'),
-      int(needed('lilicorr_mlp_ratio') * width + 1e-6),
+      int(width * needed('lilicorr_mlp_ratio')),
       needed('lilicorr_logit_scale'),
       needed('lilicorr_vector_eps'),
     )
@@ -176,26 +194,6 @@ def speculators_block(
   return _network(config, fields, layers, tensors, taps, drops_first=not predicts_next)
 
 
-def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
-  """Returns the taps after these layers: tap k + 1 reads the output of layer k.
-
-  Raises:
-    UserError: there are no layers, or one that the target lacks, or the last, whose output Hugging
-      Face norms.
-  """
-  if not ids or min(ids) < -1:
-    raise UserError(
-      f'target_layer_ids={list(ids)} of config.json is not possible: give layers of'
-      ' the target, from -1'
-    )
-  if layers is not None and max(ids) >= layers - 1:
-    raise UserError(
-      f'target_layer_ids={list(ids)} of config.json must be at most {layers - 2}: the target has'
-      f' {layers} layers, and the normed state of the last is not supported'
-    )
-  return tuple(k + 1 for k in ids)
-
-
 def _default_layers(fields: BlockFields, count: int) -> tuple[int, ...]:
   """Returns DFlash's default: as many layers as the draft has, from 1 to the third from the end."""
   layers = fields.num_target_layers
@@ -222,7 +220,9 @@ def _network(
     taps = number_taps(taps, fields.num_target_layers)
   rows, rank = _needed(fields, 'block_size'), options.pop('markov', fields.markov_rank or 0)
   drops = options.get('drops_first') or options.get('drops_last')
-  words, params = vocabulary(tensors, config, layers, embeds=False)
+  d_target = options.pop('d_target', layers.d_model)
+  is_wider = d_target != layers.d_model
+  words, params = vocabulary(tensors, config, layers, embeds=is_wider)
   has_confidence = fields.enable_confidence_head
   if has_confidence is None:
     has_confidence = bool(fields.confidence_head_alpha or fields.use_confidence_head)
@@ -231,20 +231,14 @@ def _network(
     raise UserError(
       'confidence_head_with_markov of config.json needs a markov_rank above 0: set either'
     )
-
-  # Find the layers whose rows do not see later ones; Model-Optimizer's files have use_swa.
-  causal = 'windows'
-  if fields.sliding_window_non_causal or fields.use_swa is not None:
-    causal = 'none'
-  for is_causal in (fields.causal_head, fields.causal, fields.is_causal):
-    if is_causal is not None:
-      causal = 'all' if is_causal else 'none'
   network = BlockNetwork(
     layers=layers,
     vocab_size=layers.vocab_size,
-    d_target=layers.d_model,
+    d_target=d_target,
+    d_embed=layers.d_model if is_wider else None,
     words=words,
     taps=taps,
+    adapts=is_wider,
     fuses=True,
     k=rows + (not drops),  # if all rows predict, there is one guess more
     entry='masks',
@@ -253,19 +247,40 @@ def _network(
     markov_kind=fields.markov_head_type or 'vanilla',
     has_confidence=has_confidence,
     confidence_sees_guess=sees_guess,
-    causal=causal,
+    causal=_causality(fields),
     windows_follow='speculators_model_type' not in config,  # there a window ends at the root
     **options,
   )
   return network, params | _params(network, layers, tensors)
 
 
-def _needed(fields: BlockFields, name: str) -> Any:
-  """Returns a field that must be there."""
+def _causality(fields: BlockFields) -> str:
+  """Returns the layers whose rows do not see later ones; see `BlockNetwork.causal`.
+
+  Raises:
+    UserError: two fields contradict one another.
+  """
+  said = {fields.causal, fields.causal_head} - {None}
+  if fields.is_causal or not said:  # Automodel puts is_causal=False at the top of JetSpec too
+    said |= {fields.is_causal} - {None}
+  if len(said) > 1:
+    raise UserError(
+      f'is_causal={fields.is_causal}, causal={fields.causal} and causal_head={fields.causal_head}'
+      ' of config.json contradict one another: remove the wrong ones'
+    )
+  if said:
+    return 'all' if said.pop() else 'none'
+  is_open = fields.sliding_window_non_causal or fields.use_swa
+  return 'none' if is_open else 'windows'
+
+
+def _needed(fields: BlockFields, name: str, default: Any = None) -> Any:
+  """Returns a field that must be there, or have a default."""
   value = getattr(fields, name)
   if value is None:
-    kind = 'a number' if name in FRACTIONS else 'a whole number'
-    raise UserError(f'config.json lacks {name}: set it to {kind}')
+    value = default
+  if value is None:
+    raise UserError(f'config.json lacks {name}: set it to what the draft was trained with')
   return value
 
 
@@ -273,14 +288,13 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   """Returns the tensors under our names, without the vocabulary."""
   d, rank, taps = layers.d_model, network.markov, network.taps
   params: Params = {}
-  inner: Params = {
-    'make_features': {
-      'fuse': dense(tensors, 'fc', d, len(taps) * d),
-      'fused_norm': norm(tensors, 'hidden_norm', d),
-    },
-    'tower': {},
-    'norm': norm(tensors, 'norm', d),
+  features = {
+    'fuse': dense(tensors, 'fc', d, len(taps) * d),
+    'fused_norm': norm(tensors, 'hidden_norm', d),
   }
+  if network.adapts:
+    features['adapt'] = dense(tensors, 'hidden_dim_adapter.proj', d, network.d_target)
+  inner: Params = {'make_features': features, 'tower': {}, 'norm': norm(tensors, 'norm', d)}
   for i in range(layers.layers):
     layer = inner['tower'][f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.')
     for name in ('attention_conv', 'mlp_conv') if network.conv else ():
@@ -301,10 +315,10 @@ def _params(network: BlockNetwork, layers: LMConfig, tensors: Mapping[str, Any])
   if kind == 'rnn':
     width = network.gru
     for ours, name, inputs in (('gru_input', 'ih', d), ('gru_state', 'hh', width)):
-      kernel = shaped(tensors, f'prefix_gru.weight_{name}_l0', 3 * width, inputs)
+      kernel = shaped(tensors, f'{head}prefix_gru.weight_{name}_l0', 3 * width, inputs)
       inner[ours] = {'kernel': kernel}
-    inner['squeeze'] = dense(tensors, 'embed_proj.0', rank, d + width)
-    after = 'embed_proj.2.weight'
+    inner['squeeze'] = dense(tensors, f'{head}embed_proj.0', rank, d + width)
+    after = f'{head}embed_proj.2.weight'
   elif kind == 'selector':
     before, after = (f'candidate_selector.{name}_codebook' for name in ('predecessor', 'successor'))
     inner['select'] = dense(tensors, 'candidate_selector.hidden_projection', rank, d)

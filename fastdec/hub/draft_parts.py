@@ -49,6 +49,26 @@ def check_no_taps(taps: Taps | None) -> None:
     raise UserError(f'taps={taps}: this draft only reads the last hidden state: leave taps out')
 
 
+def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
+  """Returns the taps after these layers of a target: tap k + 1 reads the output of layer k.
+
+  Raises:
+    UserError: there are no layers, or one that the target lacks, or the last, whose output Hugging
+      Face norms.
+  """
+  if not ids or min(ids) < -1:
+    raise UserError(
+      f'target_layer_ids={list(ids)} of config.json is not possible: give layers of'
+      ' the target, from -1'
+    )
+  if layers is not None and max(ids) >= layers - 1:
+    raise UserError(
+      f'target_layer_ids={list(ids)} of config.json must be at most {layers - 2}: the target has'
+      f' {layers} layers, and the normed state of the last is not supported'
+    )
+  return tuple(k + 1 for k in ids)
+
+
 def draft_layers(
   model_type: str, config: Mapping[str, Any], dtype: str, **changes: Any
 ) -> LMConfig:
@@ -78,7 +98,8 @@ def vocabulary(
     tensors: by their names.
     config: the content of config.json.
     layers: sizes of the draft.
-    embeds: the draft must have embeddings, because the target's have another width.
+    embeds: the draft must have embeddings and a projection of its own, because the target's have
+      another width.
 
   Raises:
     UserError: a draft vocabulary lacks its own projection, or its map to the target's ids.
@@ -88,11 +109,11 @@ def vocabulary(
   params: Params = {}
   if embeds or 'embed_tokens.weight' in tensors:
     params['embedding'] = shaped(tensors, 'embed_tokens.weight', words, layers.d_model)
-  if draft_words != words or 'lm_head.weight' in tensors:
-    params['output'] = shaped(tensors, 'lm_head.weight', draft_words, layers.d_model)
   if 't2d' in tensors:  # true for the words of the draft, which also follow from its ids
     shaped(tensors, 't2d', words)
   ids = _target_ids(tensors, draft_words, words)
+  if embeds or ids is not None or 'lm_head.weight' in tensors:
+    params['output'] = shaped(tensors, 'lm_head.weight', draft_words, layers.d_model)
   if ids is None:
     return None, params
   return draft_words, params | {'ids': ids}

@@ -1,6 +1,7 @@
 """Published EAGLE-1, -2 and -3 (Li et al. 2024, 2025), in five spellings, and P-EAGLE (2026).
 
   fc, layers.0 without input_layernorm             EAGLE-1 and -2 (SafeAILab, HASS), one network
+  fc, layers.0, norm, embed_tokens                 EAGLE-1 and -2 of NeMo Automodel
   fc, midlayer, norm, lm_head, d2t                 EAGLE-3 of SafeAILab and of SpecForge
   fc, layers.i, norm, lm_head, embed_tokens, d2t   EAGLE-3 of speculators; config.json nests layers
   fc, layers.0, norm, lm_head, embed_tokens        EAGLE-3 of DeepSpec; taps numbered as in DFlash
@@ -18,10 +19,16 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdec.errors import UserError
-from fastdec.fields import Between, Size, Token
+from fastdec.fields import Between, Layers, Size, Token
 from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.parallel import ParallelNetwork
-from fastdec.hub.draft_parts import check_no_taps, draft_layers, read_architectures, vocabulary
+from fastdec.hub.draft_parts import (
+  check_no_taps,
+  draft_layers,
+  read_architectures,
+  taps_after,
+  vocabulary,
+)
 from fastdec.hub.families import read_fields
 from fastdec.hub.lm_tensors import layer_params
 from fastdec.hub.tensors import dense, norm, shaped
@@ -32,6 +39,7 @@ from fastdec.models.taps import RULE, Taps, number_taps
 UnreadDraft = tuple[EagleNetwork | ParallelNetwork, Params]  # network and parameters
 # keys that the code of SafeAILab and SpecForge never reads
 IGNORED = {'attention_bias': False, 'mlp_bias': False}
+AUTOMODEL = 'LlamaEagleDraftModel'  # the class of its EAGLE-1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +47,10 @@ class Eagle1Fields:
   """Fields of EAGLE-1's config.json that do not describe layers."""
 
   bias: bool = True  # of fc; older files have it without this field
-  qkv_bias: bool = False
+  qkv_bias: bool | None = False
+  # Automodel, whose config.json is else the target's
+  fc_bias: bool | None = False
+  draft_num_hidden_layers: Layers | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,21 +94,33 @@ def eagle1(
   """Reads EAGLE-1 and -2, which use the target's last hidden state and vocabulary projection."""
   check_no_taps(taps)
   fields = read_fields(Eagle1Fields, config)
-  layers = _layers(config, tensors, dtype, 'layers.0.', qkv_bias=fields.qkv_bias)
+  is_whole = AUTOMODEL in read_architectures(config)  # its layers have all norms
+  if is_whole:
+    depth = fields.draft_num_hidden_layers or config.get('num_hidden_layers')
+    config = {**config, 'num_hidden_layers': depth, 'sliding_window': None}
+    layers, join_bias = draft_layers('llama', config, dtype), bool(fields.fc_bias)
+    if fields.qkv_bias:
+      layers = dataclasses.replace(layers, qkv_bias=True)
+  else:
+    join_bias = fields.bias
+    layers = _layers(config, tensors, dtype, 'layers.0.', qkv_bias=bool(fields.qkv_bias))
   d = layers.d_model
   network = EagleNetwork(
     layers=layers,
     vocab_size=layers.vocab_size,
     d_target=d,
     norms_entry=False,
-    join_bias=fields.bias,
-    norms_first=False,
-    norms_last=False,
+    join_bias=join_bias,
+    norms_first=is_whole,
+    norms_last=is_whole,
   )
-  tower = {}
+  inner: Params = {'join': dense(tensors, 'fc', d, 2 * d, join_bias), 'tower': {}}
   for i in range(layers.layers):
-    tower[f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.', is_normed=i > 0)
-  params = {'network': {'join': dense(tensors, 'fc', d, 2 * d, fields.bias), 'tower': tower}}
+    layer = layer_params(layers, tensors, f'layers.{i}.', is_normed=is_whole or i > 0)
+    inner['tower'][f'layer_{i}'] = layer
+  if is_whole:
+    inner['norm'] = norm(tensors, 'norm', d)
+  params: Params = {'network': inner}
   if 'embed_tokens.weight' in tensors:
     params['embedding'] = shaped(tensors, 'embed_tokens.weight', layers.vocab_size, d)
   return network, params
@@ -109,8 +132,7 @@ def eagle3(
   """Reads EAGLE-3 of SafeAILab and SpecForge: one layer, `midlayer`."""
   fields = read_fields(Eagle3Fields, config)
   layers = _layers({**config, 'num_hidden_layers': 1}, tensors, dtype, 'midlayer.')
-  if taps is None:
-    taps = _outputs(fields)
+  taps = taps or _outputs(fields)
   has_norm = fields.norm_output is not False  # absent means true
   if not has_norm:
     norm(tensors, 'norm', layers.d_model)  # the file still has one, which counts as used
@@ -188,9 +210,7 @@ def _block_options(config: Mapping[str, Any]) -> dict[str, Any]:
 def _outputs(fields: Eagle3Fields) -> Taps | None:
   """Returns the taps that `eagle_config` names, by the layers whose outputs they are."""
   outputs = fields.eagle_config and fields.eagle_config.eagle_aux_hidden_state_layer_ids
-  if outputs is None:
-    return None
-  return tuple(k + 1 for k in outputs)
+  return None if outputs is None else taps_after(outputs, fields.num_target_layers)
 
 
 def deepspec_eagle3(
@@ -205,7 +225,7 @@ def deepspec_eagle3(
       ' layers reads the embedding: give a draft of one layer'
     )
   if taps is None and fields.target_layer_ids is not None:
-    taps = tuple(k + 1 for k in fields.target_layer_ids)
+    taps = taps_after(fields.target_layer_ids, fields.num_target_layers)
   return _eagle3(config, fields, layers, tensors, taps, ('layers.0.',), recycles_normed=False)
 
 

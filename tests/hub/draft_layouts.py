@@ -149,6 +149,21 @@ LAYOUTS = {
     LLAMA, {'fc.weight': (D, 2 * D), 'fc.bias': (D,)} | layer('layers.0.', is_normed=False),
     {'join_bias': True, 'norms_entry': False, 'norms_first': False, 'layers.rope_theta': 1e4},
   ),
+  'eagle-1 of Automodel': (
+    AUTOMODEL | {'architectures': ['LlamaEagleDraftModel'], 'draft_num_hidden_layers': 2,
+                 'attention_bias': True, 'fc_bias': True},
+    {'fc.weight': (D, 2 * D), 'fc.bias': (D,)} | EMBEDDED | FINAL
+    | layer('layers.0.', width=6, has_bias=True) | layer('layers.1.', width=6, has_bias=True),
+    {'entry': 'joined', 'join_bias': True, 'norms_entry': False, 'norms_first': True,
+     'norms_last': True, 'recycles_normed': True, 'layers.layers': 2, 'layers.windows': (),
+     'layers.qk_norm': False, 'layers.out_bias': True, 'layers.width': 6},
+  ),
+  'eagle-1 of Automodel, with biases of queries, keys and values': (
+    AUTOMODEL | {'architectures': ['LlamaEagleDraftModel'], 'draft_num_hidden_layers': 1,
+                 'qkv_bias': True},
+    {'fc.weight': (D, 2 * D)} | EMBEDDED | FINAL | layer('layers.0.', width=6, in_bias=True),
+    {'join_bias': False, 'layers.qkv_bias': True, 'layers.out_bias': False},
+  ),
   'eagle-3 of all words': (
     LLAMA | {'draft_vocab_size': V, 'attention_bias': True},
     {'fc.weight': (D, 3 * D)} | FINAL | HEAD | first('midlayer.'),

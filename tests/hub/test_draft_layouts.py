@@ -309,21 +309,45 @@ REFUSED = {
   'P-EAGLE without a mask': (PARALLEL, {'ptd_token_id': 'absent'}, {},
     'config.json lacks mask_token_id: set it to a whole number'),
   'DFlash 2 without candidates': (DFLASH2, {'dflash_config': DFLASH2_CONFIG}, {},
-    'config.json lacks selector_top_k: set it to a whole number'),
+    'config.json lacks selector_top_k: set it to what the draft was trained with'),
   'groups of channels that do not fit': (DFLASH2,
     {'dflash_config': DFLASH2_CONFIG | {'selector_top_k': 4, 'conv_group_size': 3}}, {},
     'conv_group=3 must divide the width of the layers, 8'),
   'LiLiCorr without a scale': (LILICORR, {'dflash_config': {
     name: value for name, value in LAYOUTS[LILICORR][0]['dflash_config'].items()
     if name != 'lilicorr_logit_scale'}}, {},
-    'config.json lacks lilicorr_logit_scale: set it to a number'),
+    'config.json lacks lilicorr_logit_scale: set it to what'),
   'Domino without a width': (FLASH,
     {'dflash_config': {'projector_type': 'domino', 'mask_token_id': 9, 'emb_dim': 3}}, {},
-    'config.json lacks gru_hidden_dim: set it to a whole number'),
+    'config.json lacks gru_hidden_dim: set it to what'),
   'Domino of another width': (DOMINO, {'emb_dim': 4, 'dflash_config': DOMINO_CONFIG}, {},
     r'embed_proj\.0\.weight is of shape \[3, 12\], and config\.json means \[4, 12\]'),
   'no mask': (FLASH, {'dflash_config': {}}, {},
-    'config.json lacks mask_token_id: set it to a whole number'),
+    'config.json lacks mask_token_id: set it to what'),
+  'two block sizes': (FLASH, {'dflash_config': {'mask_token_id': 9, 'block_size': 8}}, {},
+    'block_size=4 of config.json and block_size=8 of its dflash_config contradict one another'),
+  'rows that see later ones, and do not': (
+    FLASH, {'is_causal': True, 'dflash_config': {'mask_token_id': 9, 'causal': False}}, {},
+    'is_causal=True, causal=False and causal_head=None of config.json contradict one another'),
+  'a scaling of DFlash 2': (
+    FLASH, {'dflash_config': {'mask_token_id': 9, 'output_multiplier': 0.5}}, {},
+    'output_multiplier=0.5 of config.json is not known'),
+  'an unknown window': (FLASH, {'dflash_config': {'mask_token_id': 9, 'window_left': 4}}, {},
+    'window_left=4 of config.json is not known'),
+  'use_swa without a window': (FLASH, {'dflash_config': {'mask_token_id': 9, 'use_swa': True}}, {},
+    'config.json lacks swa_window_size'),
+  'half of a convolution': (LILICORR, {'dflash_config': {
+    name: value for name, value in LAYOUTS[LILICORR][0]['dflash_config'].items()
+    if name != 'conv_kernel_size'}}, {}, 'config.json lacks conv_kernel_size'),
+  'a wider target without words': (
+    FLASH, {'dflash_config': {'mask_token_id': 9, 'target_hidden_size': 10}},
+    {'hidden_dim_adapter.proj.weight': ones(8, 10)}, r'lacks .*embed_tokens\.weight'),
+  'all words in another order, by the projection of the target': (
+    'eagle-3 by the projection of its target', {}, {'d2t': np.r_[10, np.zeros(9), -10].astype(int)},
+    r'lacks lm_head\.weight'),
+  'a layer before the embeddings': (
+    E3, {'eagle_config': {'eagle_aux_hidden_state_layer_ids': [-2, 1, 2]}}, {},
+    'give layers of the target, from -1'),
   'the last layer': (SPARK, {'target_layer_ids': [0, 1, 5]}, {},
     'must be at most 4: the target has 6 layers'),
   'a mask beyond the words': (SPARK, {'mask_token_id': 11}, {},
