@@ -91,10 +91,7 @@ class Block:
       split = lambda y, heads: y.reshape(len(y), heads, -1)
       q = split(z @ weight('self_attn.q_proj').T, self.heads)
       both = np.concatenate([context, z])
-      k = split(both @ weight('self_attn.k_proj').T, self.keys)
-      v = np.repeat(
-        split(both @ weight('self_attn.v_proj').T, self.keys), self.heads // self.keys, 1
-      )
+      k, v = (split(both @ weight(f'self_attn.{name}_proj').T, self.keys) for name in 'kv')
       q = turn(rms(q, weight('self_attn.q_norm'), self.epsilon), at[n:], self.base)
       k = turn(rms(k, weight('self_attn.k_norm'), self.epsilon), at, self.base)
       k, v = (np.repeat(entry, self.heads // self.keys, 1) for entry in (k, v))
