@@ -1,9 +1,9 @@
 """The experiments, by the names that `python -m experiments NAME` runs.
 
 A paper's experiment is one line of this table: the sentence of its help, the module, the page of
-configs/ that presets its settings, and in the module the class of the settings and the function
-that makes the page, of settings and a `Workdir`. The other commands are files of their own names,
-with flags of their own.
+configs/ that presets its settings, and in the module the class of the settings. The module's
+function of the same name makes the page, of settings and a `Workdir`. The other commands are files
+of their own names, with flags of their own.
 """
 
 import importlib
@@ -33,25 +33,24 @@ class Experiment(NamedTuple):
   module: str = ''
   page: str = ''
   settings: str = ''
-  function: str = ''
 
 
 EXPERIMENTS = {
   'table1': Experiment(
     'Table 1 of Stern et al. 2018: translation by every k, regime and rule',
-    'stern2018.text', 'wmt14', 'Translation', 'table1',
+    'stern2018.text', 'wmt14', 'Translation',
   ),
   'table2': Experiment(
     'Table 2 of Stern et al. 2018: super-resolution, mean accepted block sizes and likeness',
-    'stern2018.images', 'celeba', 'Table2', 'table2',
+    'stern2018.images', 'celeba', 'Table2',
   ),
   'table4': Experiment(
     'Table 4 of Stern et al. 2018: BLEU and speed-up on the test set, all of it distilled',
-    'stern2018.text', 'wmt14', 'Translation', 'table4',
+    'stern2018.text', 'wmt14', 'Translation',
   ),
   'figure4': Experiment(
     'Figure 4 of Stern et al. 2018: speed-up against mean accepted block size, on the test set',
-    'stern2018.text', 'wmt14', 'Translation', 'figure4',
+    'stern2018.text', 'wmt14', 'Translation',
   ),
   'example': Experiment(
     'The worked example of Stern et al. 2018: which tokens each call of the model accepted'
@@ -62,19 +61,19 @@ EXPERIMENTS = {
   'upscale': Experiment('Enlarges a picture, by tiles, with a model of Table 2'),
   'speculative': Experiment(
     'Speculative decoding (Leviathan et al. 2022): theory against practice, Tables 2 to 4',
-    'leviathan2022', 'speculative', 'Speculative', 'speculative',
+    'leviathan2022', 'speculative', 'Speculative',
   ),
   'medusa': Experiment(
     'Medusa (Cai et al. 2024): heads on a language model, their trees, and what they gain',
-    'cai2024', 'medusa', 'Medusa', 'medusa',
+    'cai2024', 'medusa', 'Medusa',
   ),
   'lookahead': Experiment(
     'Lookahead decoding (Fu et al. 2024): sizes and pools, against Jacobi and prompt lookup',
-    'fu2024', 'lookahead', 'Lookahead', 'lookahead',
+    'fu2024', 'lookahead', 'Lookahead',
   ),
   'incremental': Experiment(
     'Savings of incremental decoding: no cache, a cache driven from the host, one program',
-    'incremental_decoding', 'incremental', 'Incremental', 'incremental',
+    'incremental_decoding', 'incremental', 'Incremental',
   ),
   'drafts': Experiment(
     'Drafters side by side: heads, draft networks, a draft model and prompt lookup on one base'
@@ -96,7 +95,7 @@ EXPERIMENTS = {
 
 def run(name: str) -> None:
   """Runs an experiment with the flags in `sys.argv`, and ends the process."""
-  about, module, page, settings, function = EXPERIMENTS[name]
+  about, module, page, settings = EXPERIMENTS[name]
   if not module:
     runpy.run_module(f'experiments.{name}', run_name='__main__', alter_sys=True)
     return
@@ -108,6 +107,6 @@ def run(name: str) -> None:
   def main(_: list[str]) -> None:
     # The paper is imported once the flags are known to be right.
     paper = importlib.import_module(f'experiments.{module}')
-    flags_of_paper.run(getattr(paper, settings), getattr(paper, function))
+    flags_of_paper.run(getattr(paper, settings), getattr(paper, name))
 
   cli.run(main)

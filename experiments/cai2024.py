@@ -4,7 +4,7 @@
 heads on that text: on the frozen model (Medusa-1), then together with it (Medusa-2). For each it
 grows a tree on the dev set. A row (`figures`) is a chain, a published tree or a grown one, timed in
 turn with plain greedy decoding. Results: results.jsonl, medusa.md, medusa-1-tree.json and .png,
-medusa-2-tree.json and .png. The same command continues where it was stopped.
+medusa-2-tree.json and .png.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import fastdec as fd
-from experiments.lab import report, train
+from experiments.lab import costs, report, train
 from experiments.lab.bench import Bench, Texts
 from experiments.lab.compare import join_texts
 from experiments.lab.own import continuations
@@ -24,7 +24,7 @@ from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of, prompts_of
 from experiments.lab.train import Count, Rows, Seed, Several, Tokens, each_once, seed_of, spaced
-from experiments.lab.workdir import Workdir
+from experiments.lab.workdir import Workdir, train_each
 from fastdec import folders
 from fastdec.decoding.methods.trees import medusa_choices
 from fastdec.decoding.topology import Topology
@@ -79,8 +79,6 @@ class Heads:
   def module(self, model: Any, k: int) -> MedusaHeads:
     """k - 1 heads, each with a projection of its own: with the model's own prediction they write k
     tokens at most."""
-    numbers = (k - 1) * model.d_model * (self.layers * model.d_model + model.vocab_size)
-    train.check_memory(f'config.heads.depth={k - 1} with layers={self.layers}', numbers)
     return MedusaHeads(k - 1, model.d_model, model.vocab_size, layers=self.layers)
 
   def fresh(self, module: MedusaHeads, model: Any, trunk: Any) -> Any:
@@ -153,23 +151,18 @@ def medusa(c: Medusa, work: Workdir) -> None:
     data = dataclasses.replace(data, distilled=str(own))
 
   # Train heads on it, and grow a tree for each.
-  def heads_and_tree(key: Row) -> tuple[pathlib.Path, Calibration]:
-    folder = heads(c, work, key['stage'], target, data)
-    return folder, tree(c, work, key['stage'], folder)
+  def heads_and_tree(stage: str) -> tuple[pathlib.Path, Calibration]:
+    folder = heads(c, work, stage, target, data)
+    return folder, tree(c, work, stage, folder)
 
-  trained: list[Row] = [{'stage': stage} for stage in sizes.stages]
-  benches, trees, failed = {}, {}, []
-  for key, made in zip(trained, work.each(trained, heads_and_tree), strict=True):
-    if made is None:
-      failed.append(key)
-    else:
-      folder, trees[key['stage']] = made
-      benches[key['stage']] = Bench(folder, c.data.originals, sizes)
+  trained, failed = train_each(work, 'stage', sizes.stages, heads_and_tree)
+  benches, trees = {}, {}
+  for stage, (folder, trees[stage]) in trained.items():
+    benches[stage] = Bench(folder, c.data.originals, sizes)
 
   # Measure the rows that are missing.
   measure = functools.partial(figures, c, benches, trees)
-  rows = work.fill(keys(c, benches, trees), measure, summary)
-  rows += work.failures(failed)
+  rows = work.fill(keys(c, benches, trees), measure, summary) + failed
 
   if rows:
     tables = [speeds(rows)]
@@ -203,21 +196,15 @@ def tree(c: Medusa, work: Workdir, stage: str, heads: pathlib.Path) -> Calibrati
   sizes: dict[str, Any] = {'most': max(c.measure.most, c.measure.nodes)}
   for name in ('prompt', 'calibrated', 'max_len', 'repeats'):
     sizes[name] = getattr(c.measure, name)
-  folder = work.stage(f'{stage}-tree', calibrate, heads=heads, data=c.data.originals, **sizes)
+  sizes |= {'heads': heads, 'data': c.data.originals}
+  folder = work.stage(f'{stage}-tree', calibrate, costs.texts, **sizes)
   return Calibration.load(folder / TREE_FILE)
 
 
 def calibrate(
-  folder: pathlib.Path,
-  *,
-  heads: pathlib.Path,
-  data: TextConfig,
-  prompt: int,
-  calibrated: int,
-  most: int,
-  max_len: int,
-  repeats: int,
-) -> None:
+  folder: pathlib.Path, *, heads: pathlib.Path, data: TextConfig, prompt: int, calibrated: int,
+  most: int, max_len: int, repeats: int,
+) -> None:  # fmt: skip
   """Grows the tree of some heads on the dev set, and times its calls; see `Measure`."""
   target, drafting = Bound(*pack_if_faster(*folders.load(heads))), open_heads(heads)
   prompts = prompts_of(data.open(), 'dev', prompt, target.module.config.bos_id)

@@ -2,9 +2,8 @@
 
 `drafters` is the page. It trains a base (or takes `base`), has it write the text that heads and
 networks are trained on, trains each drafter, and measures it as a chain and as trees (`figures`),
-in turn with plain decoding. Results: results.jsonl, drafts.md, drafts.png. The same command
-continues where it was stopped: models and text are stages, and a row that is in results.jsonl is
-not measured again. experiments.train trains a single drafter (lab/networks.py).
+in turn with plain decoding. Results: results.jsonl, drafts.md, drafts.png. experiments.train trains
+a single drafter (lab/networks.py).
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row, is_failure
 from experiments.lab.text import Text, TextConfig, inputs_of
 from experiments.lab.train import Count, HeadsConfig, Rows, Seed, Tokens, Zero, each_once
-from experiments.lab.workdir import Workdir
+from experiments.lab.workdir import Workdir, train_each
 from fastdec import folders
 from fastdec.cli.own_text import OwnText
 from fastdec.decoding.topology import Topology
@@ -203,15 +202,9 @@ def drafters(c: Drafters, work: Workdir) -> None:
     base = work.stage('base', train.base, seed=c.seed, mesh=c.mesh, **inputs)
 
   # Train the drafters that are missing. A training that fails is a row that says why.
-  names: list[Row] = [{'drafter': name} for name in c.table.rows if name != 'lookup']
-  drafts = work.each(names, lambda key: train_drafter(c, work, base, key['drafter']))
-  trained: dict[str, Trained] = {}
-  failed = []
-  for key, draft in zip(names, drafts, strict=True):
-    if draft is None:
-      failed.append(key)
-    else:
-      trained[draft.name] = draft
+  names = [name for name in c.table.rows if name != 'lookup']
+  train_one = functools.partial(train_drafter, c, work, base)
+  trained, failed = train_each(work, 'drafter', names, train_one)
 
   # Measure the rows that are missing.
   prompts: Any = c.data.originals
@@ -219,7 +212,7 @@ def drafters(c: Drafters, work: Workdir) -> None:
     prompts = read_answers(c.data.own, base, c.train.rows)
   bench = Bench(base, prompts, c.table)
   rows = work.fill(keys(c, bench, trained), functools.partial(figures, bench, trained), summary)
-  rows += work.failures(failed)
+  rows += failed
 
   if rows:
     learning(learning_curves(trained), rows, work.root / 'drafts.png')

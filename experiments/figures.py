@@ -41,6 +41,7 @@ AHEAD = {'method': 'lookahead', 'window': 15, 'ngram': 5, 'guesses': 15, 'batch'
 WINDOW = 'window 15, n-grams of 5, 15 guesses'
 LOOKUP = {'draft': 'lookup', 'gamma': 3}
 COPIES = {'method': 'lookup', 'batch': 1, 'ngram': 3}
+CORPUS, EARLIER = COPIES | {'pool': 'corpus'}, 'a pool of earlier outputs'
 NEAR = {'regime': 'forecast', 'rule': 'distance-2'}
 PICKS = {
   'blockwise': (
@@ -76,26 +77,14 @@ PICKS = {
   'lookahead': (
     Pick('lookahead-code', CODE, WINDOW, AHEAD),
     Pick('lookahead-lm', CAPTIONS, WINDOW, AHEAD),
-    Pick(
-      'lookahead-lm',
-      CAPTIONS,
-      f'{WINDOW}, and a pool of earlier outputs',
-      AHEAD | {'pool': 'written'},
-    ),
+    Pick('lookahead-lm', CAPTIONS, f'{WINDOW}, {EARLIER}', AHEAD | {'pool': 'written'}),
     Pick('lookahead-translation', TEXT, WINDOW, AHEAD),
     Pick('lookahead-code', CODE, 'Jacobi, {nodes} nodes', {'method': 'jacobi', 'batch': 1}),
   ),
   'lookup': (
     Pick('lookahead-code', CODE, '{nodes} nodes', COPIES | {'pool': 'all'}),
-    Pick(
-      'lookahead-code',
-      CODE,
-      '{nodes} nodes, a pool of earlier outputs',
-      COPIES | {'pool': 'written'},
-    ),
-    Pick(
-      'lookahead-code', CODE, '{nodes} nodes, a pool of training text', COPIES | {'pool': 'corpus'}
-    ),
+    Pick('lookahead-code', CODE, f'{{nodes}} nodes, {EARLIER}', COPIES | {'pool': 'written'}),
+    Pick('lookahead-code', CODE, '{nodes} nodes, a pool of training text', CORPUS),
     Pick('speculative-lm', CAPTIONS, AT_ONCE, LOOKUP),
     Pick('speculative-translation', TEXT, 'γ = {gamma}', LOOKUP | {'batch': 1}),
   ),

@@ -3,8 +3,7 @@
 `speculative` is the page: it trains a target and two draft models, measures the rows that are
 missing, and writes the tables. A row (`figures`) is one draft (a trained one, n-grams, or prompt
 lookup), measured in turn with plain decoding, and the speed-up that the paper's formulas predict.
-Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png. The same command continues
-where it was stopped.
+Results: results.jsonl, speculative.md (Tables 2 to 4), speculative.png.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ from experiments.lab.report import Column, Drawn, Table, write
 from experiments.lab.rows import Row, is_failure
 from experiments.lab.text import TextConfig
 from experiments.lab.train import Count, Rows, Seed, Tokens, check_lengths, each_once
-from experiments.lab.workdir import Workdir
+from experiments.lab.workdir import Workdir, train_each
 from fastdec import folders
 from fastdec.decoding import theory
 from fastdec.decoding.topology import Topology
@@ -111,21 +110,14 @@ def speculative(c: Speculative, work: Workdir) -> None:
   """The page from the top: three models, their rows, the tables and the picture."""
   # Train the models that are missing: first the target, without which there is nothing.
   target = model(c, work, 'target')
-  trained = [{'draft': name} for name in TRAINED]
-  drafts = work.each(trained, lambda key: model(c, work, key['draft']))
-  models, failed = {}, []
-  for key, folder in zip(trained, drafts, strict=True):
-    if folder is None:
-      failed.append(key)
-    else:
-      models[key['draft']] = folder
+  models, failed = train_each(work, 'draft', TRAINED, lambda name: model(c, work, name))
   if not work.is_complete:
     return
 
   # Measure the rows that are missing.
   bench = Bench(target, c.data, c.measure)
   rows = work.fill(keys(c, bench, models), functools.partial(figures, bench, models), summary)
-  rows += work.failures(failed)
+  rows += failed
 
   if rows:
     picture(rows, work.root / 'speculative.png')

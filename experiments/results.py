@@ -144,13 +144,8 @@ def draw_page(page: pathlib.Path) -> str:
 
 
 def read_rows(page: pathlib.Path, source: str, where: str | None) -> list[Row]:
-  """Reads rows from files in the folder of a page; keeps those whose fields have the wanted values.
-
-  Args:
-    page: the page that shows them.
-    source: names of files, with commas between them.
-    where: such as 'batch=1; tree=0|32', values as in the lines; None for all rows.
-  """
+  """Reads rows from files in the folder of a page, such as 'a.jsonl,b.jsonl'; keeps those whose
+  fields have the wanted values, such as 'batch=1; tree=0|32', all if `where` is None."""
   chosen: list[Row] = []
   for name in source.split(','):
     lines = page.parent / name

@@ -87,19 +87,12 @@ def main(_: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Swept:
-  """A name and its values.
+  """A name and its values."""
 
-  Attributes:
-    name: of a row's field.
-    setting: with dots, of the config.
-    values: typed as the config has them.
-    is_listed: whether the setting is a list, which takes them all at once.
-  """
-
-  name: str
-  setting: str
-  values: tuple[Any, ...]
-  is_listed: bool
+  name: str  # of a row's field
+  setting: str  # with dots, of the config
+  values: tuple[Any, ...]  # typed as the config has them
+  is_listed: bool  # the setting is a list, which takes them all at once
 
 
 def parse(words: Sequence[str], config: Config, paper: cli.Paper) -> list[Swept]:

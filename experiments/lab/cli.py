@@ -154,9 +154,9 @@ def connect(words: Sequence[str]) -> None:
     place, count, own = vars(found.parse_known_args(words)[0]).values()
   except argparse.ArgumentError:
     return  # the flags say what is wrong
-  if place is None and count > 1 and 'coordinator' in flags.FLAGS:
-    raise UserError(f'--processes={count} need to meet: give --coordinator=host:port')
-  if place is None or 'coordinator' not in flags.FLAGS:
+  if place is None:
+    if count > 1:
+      raise UserError(f'--processes={count} need to meet: give --coordinator=host:port')
     return
   from fastdec.training import processes as together
 
@@ -191,11 +191,7 @@ def picture_path(name: str | Path, flag: str = '--out') -> Path:
 
 def config_string(overrides: Mapping[str, Any] | None = None) -> str:
   """The config as rows name it, such as 'configs/wmt14.py:k=8 --config.steps=10': the words of the
-  command line, without the folders of absolute paths.
-
-  Args:
-    overrides: values that replace those of the command line, by setting.
-  """
+  command line with other values by setting, without the folders of absolute paths."""
   flag: Any = flags.FLAGS['config']
   words = [flag.argument]
   for name, value in {**flag.settings, **(overrides or {})}.items():
@@ -205,15 +201,12 @@ def config_string(overrides: Mapping[str, Any] | None = None) -> str:
 
 def run(main: Callable[[list[str]], None], words: bool = False) -> None:
   """Parses the command line, calls `main` with the words besides the flags, and ends the process.
-
-  Args:
-    main: what the command does.
-    words: whether the command takes words besides its flags; if not, a word is a mistake.
-  """
+  Such a word is a mistake unless the command takes `words`."""
 
   def work() -> None:
     sys.argv[1:] = expand_home(sys.argv[1:])
-    connect(sys.argv[1:])
+    if 'coordinator' in flags.FLAGS:
+      connect(sys.argv[1:])
     rest = _parse(sys.argv)[1:]
     if rest and not words:
       raise UserError(f"'{rest[0]}' is not a flag: {_known_flags()}")
@@ -224,26 +217,16 @@ def run(main: Callable[[list[str]], None], words: bool = False) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-  """Description of a paper for `experiments.sweep`; a page of configs/ names it as PAPER.
+  """Description of a paper for `experiments.sweep`; a page of configs/ names it as PAPER."""
 
-  Attributes:
-    settings: the dataclass of its config.
-    make: the paper's function, of settings and a `Workdir`.
-    axes: by the name of a row's field, the setting that lists its values: {'k': 'table.ks'}.
-    figures: columns of a sweep's table: (heading, field, format), the first drawn in its picture.
-    names: other fields that name a row and are not settings, such as the method.
-    plans: a function of settings: the fields that name each row of the page, for a page that has
-      not every product of its lists; None: it has.
-    partial: says what to do about a product that the page has not.
-  """
-
-  settings: type
+  settings: type  # the dataclass of its config
   make: Make
-  axes: Mapping[str, str]
-  figures: Sequence[tuple[str, str, str]]
-  names: Sequence[str] = ()
+  axes: Mapping[str, str]  # {'k': 'table.ks'}: a row's field, and the setting that lists its values
+  figures: Sequence[tuple[str, str, str]]  # heading, field, format; the picture shows the first
+  names: Sequence[str] = ()  # other fields that name a row and are not settings
+  # The fields that name each row of a page without some products of its lists; None: it has all.
   plans: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None
-  partial: str = 'sweep values that it has, or leave these out'
+  partial: str = 'sweep values that it has, or leave these out'  # what to do about the others
 
 
 class Page:
@@ -290,14 +273,8 @@ class Page:
     overrides: Mapping[str, Any] | None = None,
     on_rows: Callable[[list[Any]], None] | None = None,
   ) -> Any:
-    """Calls make(c, work) until it ends or the budget does; returns the `Workdir`.
-
-    Args:
-      c: the settings.
-      make: the paper's function.
-      overrides: values of leaves in which these settings differ from the command's.
-      on_rows: see `Workdir`.
-    """
+    """Calls make(c, work) until it ends or the budget does; returns the `Workdir`. In `overrides`
+    these settings differ from the command's; `on_rows`: see `Workdir`."""
     from experiments.lab import engine
     from experiments.lab.costs import COSTS, check_room
     from experiments.lab.machine import memory_here

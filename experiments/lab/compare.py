@@ -26,21 +26,13 @@ MORE = 3
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """A strategy and plain decoding, over the same prompts.
-
-  Attributes:
-    target: the model.
-    strategy: the strategy that drafts.
-    plain: decoding of one token a call, at the same temperature.
-    batches: the prompts that both continue.
-    max_len: the most tokens of a text.
-  """
+  """A strategy and plain decoding, over the same prompts."""
 
   target: Bound
-  strategy: Any
-  plain: Any
+  strategy: Any  # drafts
+  plain: Any  # decodes one token a call, at the same temperature
   batches: Batches
-  max_len: int
+  max_len: int  # of a text
 
   @functools.cached_property
   def ours(self) -> list[Decoded]:
@@ -67,14 +59,8 @@ class Comparison:
     return ours, theirs
 
   def agreement(self, dtype: str) -> dict[str, Any]:
-    """Counts texts that equal plain decoding's, at temperature 0.
-
-    Args:
-      dtype: the type that the target computes in.
-
-    Raises:
-      UserError: a text differs first at a place that is not a near tie.
-    """
+    """Counts texts that equal plain decoding's, at temperature 0, by a target that computes in this
+    type. Raises UserError if a text differs first at a place that is not a near tie."""
     parts = []
     for (prompts, _), ours, theirs in zip(self.batches, self.ours, self.theirs, strict=True):
       parts.append(find_gaps(tuple(self.target), prompts, ours, theirs))
@@ -87,13 +73,9 @@ class Comparison:
     self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
   ) -> dict[str, Timing]:
     """Times whole texts ('plain' and 'ours'), the calls of a text ('plain calls' and 'ours calls')
-    and calls of other kinds in turn, so that the machine treats all alike.
-
-    Args:
-      rounds: the number of times that each is timed.
-      calls: by name, a function that makes n calls, and the number of these calls in a text.
-      few: texts that the shorter program of a pair decodes. More than 1 for small models, whose
-        first calls find cold caches.
+    and calls of other kinds in turn, so that the machine treats all alike. Of these, `calls` has by
+    name a function that makes n calls, and their number in a text. The shorter program of a pair
+    decodes `few` texts, more than 1 for small models, whose first calls find cold caches.
 
     Returns:
       Seconds of a text; those of its calls without the program's start.
@@ -174,12 +156,8 @@ class Counts:
 
 
 def count_all(whole: Comparison, dtype: str | None) -> dict[str, Any]:
-  """The fields of a row about all texts: tokens a call and, at temperature 0, agreement with greedy
-  decoding.
-
-  Args:
-    whole: the comparison over all texts.
-    dtype: the type that the target computes in; None above temperature 0.
+  """The fields of a row about all texts: tokens a call and, unless `dtype` is None (above
+  temperature 0), agreement with greedy decoding.
 
   Raises:
     UserError: the model drafts nothing, or a text differs first at a place that is not a near tie.
@@ -192,14 +170,8 @@ def count_all(whole: Comparison, dtype: str | None) -> dict[str, Any]:
 def cost(
   clock: Mapping[str, Timing], name: str, count: int, other: str, others: int
 ) -> float | None:
-  """Returns what a call of the first kind, or one of its tokens, costs in calls of the second; None
-  if the timer cannot resolve the second.
-
-  Args:
-    clock: see `Comparison.clock`.
-    name, other: the names of the two kinds of calls there.
-    count, others: the number of each in a text.
-  """
+  """Returns what a call of one kind, or one of its tokens, costs in calls of another, by how many
+  of both a text has; None if the timer cannot resolve the other. See `Comparison.clock`."""
   if min(clock[other].seconds) <= 0:
     return None
   return max(clock[other].speedup_over(clock[name]) * others / count, 0.0)

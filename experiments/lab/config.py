@@ -39,15 +39,8 @@ class Config(ConfigDict):
   hints: Mapping[str, Any] = {}
 
   def hint_of(self, name: str, where: str) -> Any:
-    """Returns the annotation of a setting.
-
-    Args:
-      name: its dotted name.
-      where: how the command line gives it, for messages.
-
-    Raises:
-      UserError: the setting is unknown, or has parts.
-    """
+    """Returns the annotation of a setting, by its dotted name. If it is unknown or has parts, a
+    UserError says `where`: how the command line gives it."""
     if name in self.hints:
       return self.hints[name]
     part, path = self, 'config'

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.lab import own, train
-from experiments.lab.machine import Count, Machine, count_program
-from experiments.lab.plan import Cost, Plan
+from experiments.lab.machine import Count, Machine, count_program, memory_here
+from experiments.lab.plan import Cost, Plan, shorten
 from experiments.lab.text import TextConfig
 from fastdec import folders
 from fastdec.data.images import celeba
@@ -34,11 +34,13 @@ from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import DECODER, Calls, FreeDraft, random_params
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.kernels.sharding import MeshConfig
+from fastdec.models.fresh import trace_shapes
 from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import heads_task, train_heads
 from fastdec.training.loop import make_step
 from fastdec.training.losses import dev_loss, head_accuracy
 from fastdec.training.run import RunConfig, Training, time_step
+from fastdec.training.stage import in_place
 from fastdec.training.state import Task, TrainState, base_task
 
 CHARACTERS = 4  # of a token
@@ -46,6 +48,7 @@ SAMPLE = 1000  # pairs whose characters are counted
 CALLS = 8  # that are timed together
 INPUT = 5.6e6  # tokens a second that a core of a Xeon lays out in batches (benchmarks/inputs.py)
 LAYER = 12  # kernels of a decoder's layer in a call
+shapes_of = functools.cache(trace_shapes)  # of a module's parameters
 
 
 # --- data and models
@@ -68,31 +71,33 @@ def read_facts(data: Any) -> Facts:
   Raises:
     UserError: files are missing, and their size is unknown.
   """
-  # Text that is there is counted; so are images.
-  if data.kind in ('embedded', 'files') and isinstance(data, TextConfig):
-    with tempfile.TemporaryDirectory() as cache:
-      text = open_text(data.data, cache)
-      lengths = [len(source) + len(target) for source, target in text.pairs('train', SAMPLE)]
-      return Facts(dict(text.counts), sum(lengths) / len(lengths) / 2 / CHARACTERS + 1)
-  if data.kind in ('embedded', 'npz'):
-    return Facts(data.images.counts, 3 * data.side**2)
+  is_text, known, tokens = isinstance(data, TextConfig), wmt14, wmt14.TOKENS
+  if not is_text:
+    known, tokens = celeba, 3 * data.side**2
 
   # The papers' own sets are known, and may be missing.
-  missing = ''
-  try:
-    if not isinstance(data, TextConfig):
-      celeba.from_tfds(data.folder, data.max_train or None, data.side)
-    elif data.kind == 'tfds':
-      wmt14.from_tfds(data.folder, data.source, data.target)
-    else:
-      wmt14.in_archives(data.folder, data.source, data.target)
-  except UserError as error:
-    missing = str(error)
-  if not isinstance(data, TextConfig):
-    sizes = celeba.DOWNLOAD, 2 * celeba.DOWNLOAD
-    return Facts(celeba.COUNTS, 3 * data.side**2, missing, *sizes)
-  ids = 2 * 4 * wmt14.TOKENS * wmt14.COUNTS['train']
-  return Facts(wmt14.COUNTS, wmt14.TOKENS, missing, wmt14.DOWNLOAD, 2 * wmt14.DOWNLOAD + ids)
+  if data.kind in ('archives', 'tfds'):
+    missing, disk = '', 2 * known.DOWNLOAD
+    try:
+      if not is_text:
+        celeba.from_tfds(data.folder, data.max_train or None, data.side)
+      elif data.kind == 'tfds':
+        wmt14.from_tfds(data.folder, data.source, data.target)
+      else:
+        wmt14.in_archives(data.folder, data.source, data.target)
+    except UserError as error:
+      missing = str(error)
+    if is_text:
+      disk += 2 * 4 * tokens * known.COUNTS['train']
+    return Facts(known.COUNTS, tokens, missing, known.DOWNLOAD, disk)
+
+  # Text that is there is counted; so are images.
+  if not is_text:
+    return Facts(data.images.counts, tokens)
+  with tempfile.TemporaryDirectory() as cache:
+    text = open_text(data.data, cache)
+    lengths = [len(source) + len(target) for source, target in text.pairs('train', SAMPLE)]
+    return Facts(dict(text.counts), sum(lengths) / len(lengths) / 2 / CHARACTERS + 1)
 
 
 def model_over(model: Any, data: Any) -> Any:
@@ -106,7 +111,8 @@ def model_of_stage(plan: Plan, folder: pathlib.Path) -> Any:
   """Returns the model of a planned stage, or of a finished run outside the workdir."""
   inputs = plan.inputs.get(folder)
   if inputs is None:
-    return folders.open(folder).model
+    model = folders.open(folder).model
+    return getattr(model, 'model', model)  # heads may wrap it
   if 'model' in inputs:
     return model_over(inputs['model'], inputs['data'])
   return model_of_stage(plan, inputs['base'])
@@ -114,34 +120,10 @@ def model_of_stage(plan: Plan, folder: pathlib.Path) -> Any:
 
 def count_numbers(tree: Any) -> int:
   """Returns how many entries the arrays of a tree have."""
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 # --- trainings
-
-
-class Trained(NamedTuple):
-  """What a training trains: a model, or heads on it (None: none)."""
-
-  model: Any
-  heads: Any
-  settings: Any  # of the heads
-  together: bool  # the model learns too
-  smoothing: float  # of labels
-
-  def task(self, trunk: Any) -> Task:
-    """Returns the task on these parameters of the model."""
-    if self.heads is None:
-      return base_task(self.model, self.smoothing)
-    return heads_task(self.model, self.heads, trunk, self.settings, self.together, self.smoothing)
-
-
-@functools.cache
-def shapes_of(kind: Trained) -> tuple[Any, Any, Any]:
-  """Returns shapes of a key, of the model's parameters, and of those that are trained."""
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  trunk = jax.eval_shape(kind.model.init, key)
-  return key, trunk, jax.eval_shape(lambda key, trunk: kind.task(trunk).init(key), key, trunk)
 
 
 def training(
@@ -151,18 +133,16 @@ def training(
   """Returns the cost of `train.base`, or of `train_heads` on a base, on all devices that the rows
   divide over. It needs memory for weights, gradients and Adam's moments; what a step needs besides
   is known once it is traced, which takes longer."""
-  what, module = 'base', None
   if base is None:
-    trunk = model_over(model, data)
+    what, module, trunk = 'base', None, model_over(model, data)
+    trained = all_of = count_numbers(shapes_of(trunk))
   else:
     trunk = model_of_stage(plan, base)
     what, module = f'heads for k={k}', heads.module(trunk, k)
-    if together:
-      what += ', with the base'
-  kind = Trained(trunk, module, heads, together, run.label_smoothing)
-  _, shapes, learnt = shapes_of(kind)
-  trained = count_numbers(learnt)
-  all_of = trained + count_numbers(kind.task(shapes).frozen)
+    trained = count_numbers(shapes_of(module))
+    all_of = trained + count_numbers(shapes_of(trunk))
+  if together:
+    what, trained = f'{what}, with the base', all_of
   cost = Cost(
     f'trains {what}, {shorten(trained)} of {shorten(all_of)} parameters', run.steps,
     step=Count(memory=4 * (all_of + 3 * trained) / mesh.model),
@@ -176,7 +156,7 @@ def training(
   cost.devices = math.gcd(rows // run.accumulate, machine.devices)
   shape = rows // cost.devices, getattr(data, 'row_length', 0) or trunk.fixed_length
   usual = dataclasses.replace(run, steps=10**6, every=1, average=1, rows=0)
-  cost.step, compiling = _count_step(machine, kind, usual, shape)
+  cost.step, compiling = _count_step(machine, usual, shape, trunk, module, heads, together)
   exchange = machine.exchange_seconds(4 * trained, cost.devices)
   cost.tokens = run.steps * rows * shape[1]
   cost.seconds = compiling + run.steps * (cost.step.seconds + exchange)
@@ -185,24 +165,30 @@ def training(
 
 @functools.cache
 def _count_step(
-  machine: Machine, trained: Trained, run: RunConfig, shape: tuple[int, int]
-) -> tuple[Count, float]:
-  """Counts the step that training runs; also returns the seconds of compiling here."""
-  model, optimizer = trained.model, run.optimizer(trained.model.d_model)
-  sides = ('target',) if model.fixed_length else ('target', 'source')
-  batch = {}
-  for side in sides:
+  machine: Machine, run: RunConfig, shape: tuple[int, int], model: Any, module: Any, heads: Any,
+  together: bool,
+) -> tuple[Count, float]:  # fmt: skip
+  """Counts the step that training runs on rows of this shape: of the model (`module` None), or of
+  heads on it, whose settings are `heads`. Also returns the seconds of compiling here."""
+  batch: dict[str, Any] = {}
+  for side in ('source', 'target'):
     for name in (side, f'{side}_segment', f'{side}_position'):
       batch[name] = np.ones(shape, np.int32)
   if model.fixed_length:
     batch['source'] = np.zeros((shape[0], 8, 8, 3), np.uint8)
 
+  def task_on(trunk: Any) -> Task:
+    if module is None:
+      return base_task(model, run.label_smoothing)
+    return heads_task(model, module, trunk, heads, together, run.label_smoothing)
+
   # Trace the step on shapes.
-  (key, trunk, _), transform = shapes_of(trained), optimizer.build()
+  key, trunk = jax.eval_shape(lambda: jax.random.key(0)), shapes_of(model)
+  task, optimizer = task_on(trunk), run.optimizer(model.d_model)
+  transform = optimizer.build()
   state = jax.eval_shape(
-    lambda key, trunk: TrainState.create(trained.task(trunk), transform, key), key, trunk
+    lambda key, trunk: TrainState.create(task_on(trunk), transform, key), key, trunk
   )
-  task = trained.task(trunk)
   step: Any = make_step(task, transform, optimizer.learning_rate, run.accumulate)
   count, compiling = count_program(step.trace(state, task.frozen, batch).jaxpr.jaxpr, machine), 0.0
 
@@ -210,10 +196,10 @@ def _count_step(
   if not machine.flops and count.memory < machine.memory:
     params = model.init(jax.random.key(0))
     evaluate = functools.partial(dev_loss, model, params)
-    if trained.heads is not None:
-      heads = trained.heads.init(jax.random.key(0))
-      evaluate = functools.partial(head_accuracy, model, trained.heads, params, heads)
-    real, began = Training(trained.task(params), [batch] * 4, [model], print), wallclock.now()
+    if module is not None:
+      fresh = module.init(jax.random.key(0))
+      evaluate = functools.partial(head_accuracy, model, module, params, fresh)
+    real, began = Training(task_on(params), [batch] * 4, [model], print), wallclock.now()
     count.seconds = time_step(real, run, MeshConfig())
     evaluate([batch])
     compiling = wallclock.now() - began - 4 * count.seconds
@@ -223,20 +209,29 @@ def _count_step(
 # --- decoding
 
 
-def translations(plan: Plan, *, model: pathlib.Path, data: Any, distill: Any, **_: Any) -> Cost:
-  """Returns the cost of `own.translations`. It needs the disk for lines and ids."""
+def texts(
+  plan: Plan, *, data: Any, model: Any = None, heads: Any = None, distill: Any = None,
+  max_len: int = 0, calibrated: int = 0, **_: Any,
+) -> Cost:  # fmt: skip
+  """Returns the cost of `own.translations`, with `distill`, or of a language model's own texts:
+  `own.continuations`, or `calibrated` ones for the tree of heads. It needs the disk for lines and
+  ids."""
   facts = read_facts(data)
   n = min(data.max_train or math.inf, facts.counts['train'])
-  tokens = n * facts.tokens
-  disk = 2 * tokens * (4 + CHARACTERS)
-  cost = Cost(f'translates {n:,.0f} sentences, beam {distill.beam}', tokens=tokens, disk=disk)
-  if plan.machine is None:
-    return cost
-  cost.devices = math.gcd(distill.rows, plan.machine.devices)
-  rows = distill.rows // cost.devices * max(distill.beam, distill.samples)
-  cost.steps = tokens / distill.rows
-  module = model_of_stage(plan, model)
-  cost.seconds = seconds_of_calls(plan, module, cost.steps, rows, 1, facts.tokens)
+  if heads is not None:
+    n = min(calibrated, facts.counts['dev'])
+  cost, length, rows, beams = Cost(f'writes {n:,.0f} texts'), float(max_len), own.ROWS, 1
+  if distill is not None:
+    cost.what, length = f'translates {n:,.0f} sentences, beam {distill.beam}', facts.tokens
+    rows, beams = distill.rows, max(distill.beam, distill.samples)
+  cost.tokens = n * length
+  if heads is None:
+    cost.disk = 2 * cost.tokens * (4 + CHARACTERS)
+  if plan.machine is not None:
+    cost.devices, cost.steps = math.gcd(rows, plan.machine.devices), cost.tokens / rows
+    module = model_of_stage(plan, model or heads)
+    rows_of_device = rows // cost.devices * beams
+    cost.seconds = seconds_of_calls(plan, module, cost.steps, rows_of_device, 1, length)
   return cost
 
 
@@ -248,15 +243,12 @@ def seconds_of_calls(
   of a plan compile the program; drafts cost nothing."""
   machine = plan.machine
   if not machine.flops:
-    program = model, math.ceil(rows), width, math.ceil(tokens)
-    seconds, compiling = time_call(*program)
-    if program in plan.compiled:
-      compiling = 0.0
-    plan.compiled.add(program)
-    return compiling + calls * seconds
+    program, compiling = (model, math.ceil(rows), width, math.ceil(tokens)), 0.0
+    if program not in plan.timed:
+      plan.timed[program], compiling = time_call(*program)
+    return compiling + calls * plan.timed[program]
 
-  params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))
-  layers = [value for name, value in params.items() if name.startswith(DECODER)]
+  layers = [value for name, value in shapes_of(model).items() if name.startswith(DECODER)]
   read = count_numbers(layers) + model.vocab_size * model.d_model
   cache = rows * len(layers) * 2 * 2 * tokens / 2 * model.d_model
   flops, dtype = 2 * rows * width * read + 2 * width * cache, model.config.dtype
@@ -264,7 +256,6 @@ def seconds_of_calls(
   return calls * max(flops / machine.flops[dtype], size, len(layers) * LAYER * machine.launch)
 
 
-@functools.cache
 def time_call(model: Any, rows: int, width: int, tokens: int) -> tuple[float, float]:
   """Times a call here; returns its seconds, and those before the first one."""
   began = wallclock.now()
@@ -277,7 +268,15 @@ def time_call(model: Any, rows: int, width: int, tokens: int) -> tuple[float, fl
   return timing.median / CALLS, wallclock.now() - began - sum(timing.seconds)
 
 
-COSTS = {train.base: training, train_heads: training, own.translations: translations}
+COSTS = {
+  train.base: training,
+  train_heads: training,
+  own.translations: texts,
+  own.continuations: texts,
+}
+
+
+# --- room
 
 
 def disk_of(costs: Sequence[Cost]) -> tuple[float, float]:
@@ -304,6 +303,13 @@ def check_room(costs: Sequence[Cost], there: float, root: pathlib.Path, data: fl
     )
 
 
+def make_in_place(folder: pathlib.Path, make: Callable[..., object], **inputs: Any) -> bool:
+  """Makes a stage in a folder that the user names, if there is room for it; see `in_place`."""
+  if make in COSTS and not folder.is_dir():
+    check_room([COSTS[make](Plan(folder, None, COSTS), **inputs)], memory_here(), folder)
+  return in_place(folder, make, **inputs)
+
+
 # --- in words
 
 
@@ -320,20 +326,8 @@ def show(c: Any, make: Callable[[Any, Any], None], root: pathlib.Path, machine: 
     )
   plan, facts = Plan(root, machine, COSTS), read_facts(c.data)
   how = 'on paper' if machine.flops else 'compiled and timed here'
-  print(f'On {machine.devices} x {machine.name}, {how}; the workdir is {root}\n')
+  print(f'On {machine.devices} x {machine.name}, {how}; the workdir is {root}\n', flush=True)
   plan.read(make, c)
-
-  # Print each stage, and the rows of each model.
-  read = 0.0  # tokens a second, of both sides of a text
-  for i, (name, state, cost) in enumerate(plan.entries, start=1):
-    if cost is not None:
-      print(f'{i:3} {name}: {state}; {cost.what}\n    {_describe(cost)}')
-      if cost.step.flops and isinstance(c.data, TextConfig):
-        read = max(read, 2 * cost.tokens / cost.seconds)
-    elif state in ('new', 'begun'):
-      print(f'{i:3} {name}: {state}, not estimated and not counted below')
-    else:
-      print(f'{i:3} {name}: {state}')
 
   # Print what is missing, and the totals.
   if not plan.is_complete:
@@ -350,28 +344,9 @@ def show(c: Any, make: Callable[[Any, Any], None], root: pathlib.Path, machine: 
     f' {shorten(facts.disk + disk, "B")} of disk, {shorten(scratch, "B")} of them for checkpoints;'
     f' a download of {shorten(download, "B")}'
   )
-  if read:
+  steps = [cost for cost in known if cost.step.flops and isinstance(c.data, TextConfig)]
+  if steps:
+    read = max(2 * cost.tokens / cost.seconds for cost in steps)  # both sides of a text
     cores = math.ceil(read / INPUT)
     print(f'Input: {shorten(read)} tokens a second at most, the batches of {cores} cores')
   check_room(known, machine.memory, root, facts.disk)
-
-
-def _describe(cost: Cost) -> str:
-  """Returns the figures of a stage in words."""
-  words = [f'{shorten(cost.steps)} calls', f'{shorten(cost.tokens)} tokens']
-  if cost.step.flops:
-    words[0] = f'{shorten(cost.steps)} steps'
-    words.append(f'a step on each of {cost.devices}: {shorten(cost.step.flops, "FLOPs")}')
-    words.append(f'{shorten(cost.step.bytes, "B")}, {shorten(cost.step.memory, "B")} of memory')
-  words.append(f'{cost.seconds / 3600:.3g} h')
-  if cost.disk:
-    words.append(f'{shorten(cost.disk, "B")} of disk')
-  return ', '.join(words)
-
-
-def shorten(number: float, unit: str = '') -> str:
-  """Returns a number in three digits: 1.23 G, or 1.23 GB."""
-  for prefix, size in (('P', 1e15), ('T', 1e12), ('G', 1e9), ('M', 1e6), ('k', 1e3)):
-    if number >= size:
-      return f'{number / size:.3g} {prefix}{unit}'
-  return f'{number:.0f} {unit}'.strip()

@@ -33,23 +33,15 @@ FOREVER = 1_000_000  # minutes: submitit would end a local job after two
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A function that continues when it is called again, wherever it was stopped.
+  """A function that continues when it is called again, wherever it was stopped."""
 
-  Attributes:
-    name: which its progress shows.
-    function, args, inputs: what is called.
-    seconds: the budget; None is endless.
-    environment: variables that the job needs as they are here.
-    launcher: a file that is locked as long as the job is wanted; None: there is none.
-  """
-
-  name: str
+  name: str  # which its progress shows
   function: Callable[..., Any]
   args: tuple[Any, ...]
   inputs: Mapping[str, Any]
-  seconds: float | None
-  environment: Mapping[str, str]
-  launcher: pathlib.Path | None
+  seconds: float | None  # the budget; None is endless
+  environment: Mapping[str, str]  # variables that the job needs as they are here
+  launcher: pathlib.Path | None  # a file that is locked as long as the job is wanted
 
   def __call__(self) -> tuple[Any, str]:
     """The function's value, None where the budget ended first, and '' or why it failed."""

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Literal, jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from fastdec.errors import UserError
 
@@ -101,21 +102,15 @@ class Count:
 
 @dataclasses.dataclass(eq=False)
 class Value:
-  """A value of a program.
+  """A value of a program."""
 
-  Attributes:
-    size: bytes.
-    readers: how many equations read it.
-    kernel: the number of the kernel that writes it to memory; inf: none does.
-    reads: the bytes of each array in memory that a kernel reads for it.
-  """
-
-  size: float
-  readers: int = 0
-  kernel: float = math.inf
+  size: float  # bytes
+  readers: int = 0  # equations
+  kernel: float = math.inf  # the number of that which writes it to memory; inf: none does
+  # the bytes of each array in memory that a kernel reads for it
   reads: dict['Value', float] = dataclasses.field(default_factory=dict)
 
-  def place(self, kernel: int) -> None:
+  def place(self, kernel: float) -> None:
     """Notes that a kernel writes it to memory."""
     self.kernel, self.reads = kernel, {self: self.size}
 
@@ -133,18 +128,19 @@ class Kernel(NamedTuple):
 
 
 def count_program(jaxpr: Any, machine: Machine) -> Count:
-  """Counts a program, which is given its arguments in memory."""
-  inputs = [Value(size) for size in _bytes(jaxpr.invars)]
-  for value in inputs:
-    value.place(-1)
+  """Counts a program, which is given its arguments in memory. XLA drops what nothing reads, such as
+  gradients of frozen kernels."""
+  jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+  inputs = [_make_value(each, -1) for each in jaxpr.invars]
   steps, results = _list_steps(jaxpr, inputs)
-  kernels = _fuse(_drop_unread(steps, results), results)
+  kernels = _fuse(steps, results)
 
   # A value dies after its last reader.
   last: dict[Value, int] = {}
   for i, kernel in enumerate(kernels):
     last |= dict.fromkeys([*kernel.writes, *kernel.reads], i)
-  last |= dict.fromkeys(results, len(kernels))
+  for value in results:
+    last |= dict.fromkeys(value.reads, len(kernels))
   alive = sum(value.size for value in inputs if value in last)
   total = Count(memory=alive)
   for i, (equation, reads, writes, more) in enumerate(kernels):
@@ -169,18 +165,15 @@ def _list_steps(jaxpr: Any, inputs: Sequence[Value]) -> tuple[list[Step], list[V
   """Returns the steps of a program on these inputs, those of a program that it calls in its place;
   and its results."""
   values = dict(zip(jaxpr.invars, inputs, strict=True))
+  values |= {each: _make_value(each, -1) for each in jaxpr.constvars}
   steps: list[Step] = []
 
   def find(variables: Sequence[Any]) -> list[Value]:
-    for each, size in zip(variables, _bytes(variables), strict=True):
-      if not isinstance(each, Literal) and each not in values:  # a constant of the program
-        values[each] = Value(size)
-        values[each].place(-1)
     return [Value(0.0) if isinstance(each, Literal) else values[each] for each in variables]
 
   for equation in jaxpr.eqns:
     name, program, read = equation.primitive.name, _program_of(equation), find(equation.invars)
-    written = [Value(size) for size in _bytes(equation.outvars)]
+    written = [_make_value(each) for each in equation.outvars]
     if program is not None and name not in LOOPS and not KERNELS.match(name):
       inner, written = _list_steps(program, read[-len(program.invars) :])
       steps += inner
@@ -188,6 +181,8 @@ def _list_steps(jaxpr: Any, inputs: Sequence[Value]) -> tuple[list[Step], list[V
       written = read[:1]
     else:
       steps.append((equation, read, written))
+      for value in read:
+        value.readers += 1
     values.update(zip(equation.outvars, written, strict=True))
   return steps, find(jaxpr.outvars)
 
@@ -195,47 +190,21 @@ def _list_steps(jaxpr: Any, inputs: Sequence[Value]) -> tuple[list[Step], list[V
 def _program_of(equation: Any) -> Any:
   """Returns the program that an equation calls; None: it calls none. Where the platform chooses a
   branch, that is the default, which GPUs take; for any other condition the longest branch."""
-  programs = []
-  for value in equation.params.values():
-    for each in value if isinstance(value, tuple | list) else (value,):
-      if isinstance(each, Jaxpr):
-        programs.append(each)
-      elif isinstance(each, ClosedJaxpr):
-        programs.append(each.jaxpr)
+  programs = [*jaxprs_in_params(equation.params)]
   if equation.params.get('branches_platforms'):
     return programs[-1]
   return max(programs, key=lambda program: len(program.eqns), default=None)
 
 
-def _drop_unread(steps: Sequence[Step], results: Sequence[Value]) -> list[Step]:
-  """Returns the steps that something reads, as XLA drops the others, such as gradients of frozen
-  kernels. A product that is only read in a smaller type is written in that."""
-  for value in results:
-    value.readers += 1
-  kept: list[Step] = []
-  rounded: dict[Value, Step] = {}
-  for equation, read, written in reversed(steps):
-    if not equation.effects and not any(value.readers for value in written):
-      continue
-    name, wide = equation.primitive.name, written[0]
-    if name == 'dot_general' and wide.readers == 1 and wide in rounded:
-      kept.remove(rounded[wide])
-      written = rounded[wide][2]
-    kept.append((equation, read, written))
-    if name == 'convert_element_type':
-      rounded[read[0]] = kept[-1]
-    for value in read:
-      value.readers += 1
-  return kept[::-1]
-
-
-def _fuse(steps: Iterable[Step], results: Iterable[Value]) -> list[Kernel]:
+def _fuse(steps: Iterable[Step], results: Sequence[Value]) -> list[Kernel]:
   """Returns the kernels of these steps.
 
   A product, a reduction of many entries and a result are written to memory. What is between them is
   computed again by each kernel that reads it, unless fewer bytes are moved if it is written once.
+  A product that is only read in a smaller type is written in that.
   """
   kernels: list[Kernel] = []
+  products: set[Value] = set()
   computing: dict[Value, int] = {}  # the last kernel without an equation that reads an array
 
   def compute(value: Value) -> None:
@@ -254,8 +223,15 @@ def _fuse(steps: Iterable[Step], results: Iterable[Value]) -> list[Kernel]:
     kernels[number].writes.append(value)
     value.place(number)
 
+  for value in results:
+    value.readers += 1
   for equation, read, written in steps:
-    name, reads = equation.primitive.name, {}
+    name, reads, first = equation.primitive.name, {}, written[0]
+    if name == 'convert_element_type' and read[0] in products and read[0].readers == 1:
+      read[0].size = first.size
+      read[0].place(read[0].kernel)
+      first.kernel, first.reads = read[0].kernel, read[0].reads
+      continue
     is_kernel = KERNELS.match(name) or name in LOOPS
     for value in read:
       if is_kernel:
@@ -271,6 +247,8 @@ def _fuse(steps: Iterable[Step], results: Iterable[Value]) -> list[Kernel]:
       for value in written:
         value.place(len(kernels))
       kernels.append(Kernel(equation, reads, written, more))
+      if name == 'dot_general':
+        products.add(first)
       continue
 
     is_large = REDUCTIONS.match(name) and read[0].size > FEW * written[0].size
@@ -286,13 +264,14 @@ def _fuse(steps: Iterable[Step], results: Iterable[Value]) -> list[Kernel]:
   return kernels
 
 
-def _bytes(values: Sequence[Any]) -> list[float]:
-  """Returns the bytes of each value; 0 of a key."""
-  sizes = []
-  for each in values:
-    itemsize = getattr(getattr(each.aval, 'dtype', None), 'itemsize', 0)
-    sizes.append(math.prod(getattr(each.aval, 'shape', ())) * itemsize)
-  return sizes
+def _make_value(variable: Any, kernel: float = math.inf) -> Value:
+  """Returns the value of a variable, which a kernel writes to memory; inf: none does. Keys have no
+  bytes."""
+  itemsize = getattr(getattr(variable.aval, 'dtype', None), 'itemsize', 0)
+  value = Value(math.prod(getattr(variable.aval, 'shape', ())) * itemsize)
+  if kernel < math.inf:
+    value.place(kernel)
+  return value
 
 
 def _flops(equation: Any) -> tuple[float, str]:

@@ -8,6 +8,7 @@ import pathlib
 from typing import Annotated, Any, Literal
 
 from experiments.lab import train
+from experiments.lab.costs import make_in_place
 from experiments.lab.text import TextConfig
 from experiments.lab.train import HeadsConfig, Seed, Several, seed_of
 from fastdec.errors import UserError
@@ -21,7 +22,6 @@ from fastdec.training.drafts.losses import DraftLoss
 from fastdec.training.drafts.settings import BlockConfig, EagleConfig
 from fastdec.training.drafts.trainer import train_heads, train_network
 from fastdec.training.run import RunConfig
-from fastdec.training.stage import in_place
 
 MODELS = {'translation': Transformer, 'lm': LM}  # bases
 
@@ -73,15 +73,9 @@ def settings_of(kind: str) -> type:
 
 
 def train_one(c: Any, workdir: pathlib.Path) -> bool:
-  """Trains one drafter in a folder that the user names, or continues; False if it was finished.
-
-  Args:
-    c: a HeadsOnBase or a NetworkOnBase.
-    workdir: gets draft/, the network; or model/, the base with heads; both where both learn.
-
-  Raises:
-    OutOfTime: the budget ended first.
-  """
+  """Trains one drafter (of a HeadsOnBase or a NetworkOnBase) in a folder that the user names, or
+  continues; False if it was finished. The folder gets draft/, the network, or model/, the base with
+  heads; both where both learn."""
   if not c.base:
     raise UserError('a drafter is trained on a base model: name its workdir by --config.base=...')
   together = c.regime == 'both'
@@ -99,12 +93,12 @@ def train_one(c: Any, workdir: pathlib.Path) -> bool:
   same = {'base': base, 'run': run, 'data': c.data, 'seed': c.seed, 'mesh': c.mesh}
   if isinstance(c, HeadsOnBase):
     same |= {'heads': c.heads, 'k': c.k, 'together': together}
-    return in_place(workdir, train_heads, order=seed_of(c.seed, f'k{c.k}-{c.regime}'), **same)
+    return make_in_place(workdir, train_heads, order=seed_of(c.seed, f'k{c.k}-{c.regime}'), **same)
   c.draft.network(model)  # a mistake shows before the workdir is made
   p1_share = c.p1_share if together else 0.0
   same |= {'draft': c.draft, 'loss': c.loss, 'p1_share': p1_share}
   same['order'] = seed_of(c.seed, f'{c.kind}-{c.regime}')
-  return in_place(workdir, train_network, **same)
+  return make_in_place(workdir, train_network, **same)
 
 
 def check_kind(base: pathlib.Path, task: str) -> Any:

@@ -125,14 +125,8 @@ def translations(
   """Writes train.<source> and train.<target>, and, if the model writes greedily, dev too.
 
   A training source for which the model writes nothing, or that is too long for training, keeps its
-  translation by people; lines of other files have none and are left out.
-
-  Args:
-    folder: of the stage.
-    model: the folder of a finished translator, over the vocabulary of the text.
-    data: people's text.
-    distill: how the model translates it.
-    mesh: the devices; they change nothing but rounding.
+  translation by people; lines of other files have none and are left out. The model is a finished
+  translator, over the vocabulary of the text; devices change nothing but rounding.
   """
 
   def write(text: Text, target: Bound) -> Iterator[tuple[Split, Iterator[list[Output]]]]:
@@ -176,17 +170,8 @@ def _translate(
   folder: pathlib.Path, target: Bound, text: Text, distill: DistillConfig, split: str,
   sources: Iterable[Source], total: int,
 ) -> Iterator[list[Output]]:  # fmt: skip
-  """Each source's outputs, best first, or else the translation that it keeps.
-
-  Args:
-    folder: for the parts.
-    target: the translator and its parameters.
-    text: gives the tokenizer and the length of rows.
-    distill: how the model translates.
-    split: 'train' or 'dev'.
-    sources: lines to translate.
-    total: their number.
-  """
+  """The outputs of each of `total` sources of a split, best first, or else the translation that it
+  keeps; parts are kept in a folder."""
   tokenizer, positions = text.tokenizer, target.module.max_positions or np.inf
   longest = min(text.config.row_length, positions)  # longer pairs are left out of training
   a, b = distill.max_len
@@ -248,16 +233,8 @@ def continuations(
   folder: pathlib.Path, *, model: pathlib.Path, data: TextConfig, prompt: int, max_len: int,
   mesh: MeshConfig = MeshConfig(),
 ) -> None:  # fmt: skip
-  """Writes dev and train: the first tokens of each line, as the model continues them greedily.
-
-  Args:
-    folder: of the stage.
-    model: the folder of a finished language model.
-    data: people's text, whose beginnings the model continues.
-    prompt: tokens of a beginning.
-    max_len: tokens that the model writes at most.
-    mesh: the devices; they change nothing but rounding.
-  """
+  """Writes dev and train: the first `prompt` tokens of each line of people's text, as a finished
+  language model continues them greedily, by `max_len` tokens at most."""
 
   def write(text: Text, target: Bound) -> Iterator[tuple[Split, Iterator[list[Output]]]]:
     rows = -(-ROWS // mesh.data) * mesh.data

@@ -29,30 +29,43 @@ class Cost:
   disk: float = 0  # bytes that stay
   scratch: float = 0  # bytes that are free again afterwards
 
+  def __str__(self) -> str:
+    words = [f'{shorten(self.steps)} calls', f'{shorten(self.tokens)} tokens']
+    if self.step.flops:
+      words[0] = f'{shorten(self.steps)} steps'
+      words.append(f'a step on each of {self.devices}: {shorten(self.step.flops, "FLOPs")}')
+      words.append(f'{shorten(self.step.bytes, "B")}, {shorten(self.step.memory, "B")} of memory')
+    words.append(f'{self.seconds / 3600:.3g} h')
+    if self.disk:
+      words.append(f'{shorten(self.disk, "B")} of disk')
+    return f'{self.what}\n    {", ".join(words)}'
+
 
 class Plan:
   """Takes the place of a `Workdir`: records stages and rows, and makes none.
 
   Attributes:
     root: the workdir; it need not exist.
-    machine: what the stages run on; None: the plan says only what they need.
+    machine: what the stages run on, and each is shown as soon as its cost is known; None: the plan
+      says only what they need.
+    costs: functions that return costs, by those that make stages.
     entries: of each stage, and of the rows of each model, in order: the name; 'made', 'begun' or
       'new', of rows how many are there; the cost, None if nothing is left to do or it is not known.
     steps: of the trainings, by the names of all stages, in order; 0 where nothing is trained.
     inputs: of the stages, by their folders.
-    compiled: programs of calls that are counted as compiled.
+    timed: seconds of the programs of calls that were timed.
     is_complete: False when rows cannot be listed before their models are made.
   """
 
   def __init__(self, root: pathlib.Path, machine: Machine | None, costs: Mapping[Any, Any]) -> None:
     self.root, self.path = root, root / 'results.jsonl'
     self.machine: Any = machine
-    self.compiled: set[Any] = set()
+    self.costs = costs
+    self.timed: dict[Any, float] = {}
     self.entries: list[tuple[str, str, Cost | None]] = []
     self.steps: dict[str, int] = {}
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}
     self.is_complete = True
-    self._costs = costs
 
   def read(self, make: Callable[[Any, Any], None], c: Any) -> None:
     """Lists what a paper's function would make with these settings.
@@ -68,7 +81,19 @@ class Plan:
         raise
       self.is_complete = False
 
-  def stage(self, name: str, make: Callable[..., object], **inputs: Any) -> pathlib.Path:
+  def _note(self, name: str, state: str, cost: Cost | None) -> None:
+    """Adds an entry, and shows it."""
+    self.entries.append((name, state, cost))
+    if cost is not None:
+      state += f'; {cost}'
+    elif state in ('new', 'begun'):
+      state += ', not estimated and not counted below'
+    if self.machine is not None:
+      print(f'{len(self.entries):3} {name}: {state}', flush=True)
+
+  def stage(
+    self, name: str, make: Callable[..., object], cost: Any = None, **inputs: Any
+  ) -> pathlib.Path:
     """Notes a stage, and returns its folder."""
     folder = self.root / f'{name}-planned'
     is_made = False
@@ -80,13 +105,12 @@ class Plan:
     if folder not in self.inputs:
       self.inputs[folder] = inputs
       self.steps[name] = getattr(inputs.get('run'), 'steps', 0)
+      cost = cost or self.costs.get(make)
       if is_made:
-        self.entries.append((name, 'made', None))
+        self._note(name, 'made', None)
       else:
-        state, cost = 'begun' if folder.is_dir() else 'new', None
-        if make in self._costs:
-          cost = self._costs[make](self, **inputs)
-        self.entries.append((name, state, cost))
+        state = 'begun' if folder.is_dir() else 'new'
+        self._note(name, state, cost and cost(self, **inputs))
     return folder
 
   def fill(
@@ -102,15 +126,11 @@ class Plan:
       known = None
       if missing and cost is not None and self.machine is not None:
         known = cost(self, missing)
-      self.entries.append((names, there, known))
+      self._note(names, there, known)
     return []
 
   def do(self, action: Callable[[], None]) -> None:
     """Does nothing."""
-
-  def key(self, make: Callable[..., Row], folder: pathlib.Path, **fields: Any) -> Row:
-    """Returns the key of a row; if its model is not made, only some fields."""
-    return make(folder, **fields) if stages.is_made(folder) else fields
 
   def each(self, groups: Sequence[Any], do: Callable[[Any], Any]) -> list[Any]:
     """Returns do(group) for each group; None where it reads a model that is not made."""
@@ -126,3 +146,11 @@ class Plan:
   def failures(self, keys: Any) -> list[Row]:
     """Nothing fails."""
     return []
+
+
+def shorten(number: float, unit: str = '') -> str:
+  """Returns a number in three digits: 1.23 G, or 1.23 GB."""
+  for prefix, size in (('P', 1e15), ('T', 1e12), ('G', 1e9), ('M', 1e6), ('k', 1e3)):
+    if number >= size:
+      return f'{number / size:.3g} {prefix}{unit}'
+  return f'{number:.0f} {unit}'.strip()

@@ -10,7 +10,7 @@ is a dash. A row that failed shows the reason in the first column that needs a f
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.lab.rows import is_failure
 from fastdec.files import write_text
@@ -18,40 +18,20 @@ from fastdec.files import write_text
 MISSING = '–'
 
 
-class Entry(NamedTuple):
-  """Our figure, followed in parentheses by the paper's, by a spread, or by nothing ('')."""
-
-  ours: str
-  beside: str = ''
-
-
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One column: a figure of each cell, and its format.
-
-  Attributes:
-    heading: the text above it.
-    field: the name of a field, or a function of the cell. Text is shown as it is, None as
-      `missing`.
-    form: the format of a number, such as '.2f'.
-    unit: follows the number, such as '×'.
-    scale: multiplies the number; 100 for per cent.
-    beside: a function of the row: the text that follows the figure, or its dash.
-    cell: a function of the row that picks the cell, or None if there is none. By default the row is
-      the cell.
-    names_row: whether the column names the row; then it is shown even if the cell failed.
-    missing: the text for a missing figure.
-  """
+  """One column: a figure of each cell, and its format."""
 
   heading: str
-  field: str | Callable[[Any], Any]
-  form: str = ''
-  unit: str = ''
-  scale: float = 1
+  field: str | Callable[[Any], Any]  # its name, or a function of the cell: a number, text or None
+  form: str = ''  # of a number, such as '.2f'
+  unit: str = ''  # follows the number, such as '×'
+  scale: float = 1  # multiplies the number; 100 for per cent
+  # What follows the figure, or its dash: the paper's figure or a spread, in parentheses.
   beside: Callable[[Any], str] = lambda row: ''
-  cell: Callable[[Any], Any] = lambda row: row
-  names_row: bool = False
-  missing: str = MISSING
+  cell: Callable[[Any], Any] = lambda row: row  # picks the row's cell; None: there is none
+  names_row: bool = False  # such a column is shown even if the cell failed
+  missing: str = MISSING  # stands for a missing figure
 
   def text(self, cell: Any) -> str:
     """The figure of a cell that did not fail."""
@@ -69,34 +49,26 @@ class Drawn:
 
   title: str
   header: tuple[str, ...]
-  rows: tuple[tuple[Entry, ...], ...]
+  rows: tuple[tuple[str, ...], ...]
   notes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A declared table; `of` fills it.
+  """A declared table; `of` fills it."""
 
-  Attributes:
-    title: '' for none.
-    columns: from left to right.
-    notes: the lines below it.
-    conditions: names of the conditions that a last note lists.
-    sort: the key of the order of rows; None keeps their order.
-  """
-
-  title: str
-  columns: Sequence[Column]
-  notes: Sequence[str] = ()
-  conditions: Sequence[str] = ()
-  sort: Callable[[Any], Any] | None = None
+  title: str  # '' for none
+  columns: Sequence[Column]  # from left to right
+  notes: Sequence[str] = ()  # the lines below it
+  conditions: Sequence[str] = ()  # names of those that a last note lists
+  sort: Callable[[Any], Any] | None = None  # the key of the order of rows; None keeps their order
 
   def of(
     self,
     rows: Iterable[Any],
     cells: Iterable[Any] | None = None,
-    above: Iterable[Mapping[str, str | Entry]] = (),
-    below: Iterable[Mapping[str, str | Entry]] = (),
+    above: Iterable[Mapping[str, str]] = (),
+    below: Iterable[Mapping[str, str]] = (),
     notes: Iterable[str] = (),
   ) -> Drawn:
     """The table of some rows.
@@ -118,8 +90,8 @@ class Table:
     header = tuple(column.heading for column in self.columns)
     return Drawn(self.title, header, tuple(lines), (*self.notes, *notes, *conditions))
 
-  def _write_cells(self, row: Any) -> tuple[Entry, ...]:
-    entries: list[Entry] = []
+  def _write_cells(self, row: Any) -> tuple[str, ...]:
+    entries: list[str] = []
     failed: list[Any] = []  # cells of this row whose reason is already shown
     for column in self.columns:
       cell, ours = column.cell(row), column.missing
@@ -129,15 +101,11 @@ class Table:
       elif error is not None and not any(cell is one for one in failed):
         ours = f'failed: {" ".join(error.split())}'
         failed.append(cell)
-      entries.append(Entry(ours, column.beside(row)))
+      entries.append(f'{ours} {column.beside(row)}'.strip())
     return tuple(entries)
 
-  def _write_published(self, row: Mapping[str, str | Entry]) -> tuple[Entry, ...]:
-    entries = []
-    for column in self.columns:
-      entry = row.get(column.heading, column.missing)
-      entries.append(Entry(entry) if isinstance(entry, str) else entry)
-    return tuple(entries)
+  def _write_published(self, row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row.get(column.heading, column.missing) for column in self.columns)
 
 
 def field(row: Any, name: str) -> Any:
@@ -195,8 +163,7 @@ def markdown(table: Drawn) -> str:
   lines = [line(table.header), line(['---'] * len(table.header))]
   if table.title:
     lines.insert(0, f'## {table.title}\n')
-  for row in table.rows:
-    lines.append(line(' '.join(filter(None, entry)) for entry in row))
+  lines += map(line, table.rows)
   return '\n'.join([*lines, '', *(f'{note}\n' for note in table.notes)])
 
 

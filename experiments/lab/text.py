@@ -328,11 +328,7 @@ def check_sources(tokens: TokenPairs, limit: int | None, which: str = 'of the te
 
 
 def inputs_of(text: Text, model: Any, split: str, n: int) -> Int[np.ndarray, 'n s']:
-  """Inputs of `fd.decode`: sources, or for a language model the beginnings of its sentences.
-
-  Args:
-    n: tokens of a beginning.
-  """
+  """Inputs of `fd.decode`: sources, or for a language model the first n tokens of sentences."""
   if model.start_id is None:
     return prompts_of(text, split, n, model.config.bos_id)
   return padded_sources(text.tokens(split), model, f'of the {split} set')

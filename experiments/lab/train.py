@@ -10,7 +10,6 @@ dataclass with a `key`, whose `open()` returns the material to train on.
 import dataclasses
 import functools
 import hashlib
-import os
 import pathlib
 import warnings
 from collections.abc import Mapping
@@ -72,15 +71,7 @@ class HeadsConfig:
       )
 
   def module(self, model: Any, k: int) -> BlockwiseHeads:
-    """The heads for blocks of k tokens on a model.
-
-    Raises:
-      UserError: they are impossible, or too large for the memory.
-    """
-    numbers = k * self.d_ff * model.d_model
-    if self.layout == 'paper':
-      numbers *= k
-    check_memory(f'config.heads.d_ff={self.d_ff} with k={k}', numbers)
+    """The heads for blocks of k tokens on a model; raises UserError if they are impossible."""
     extra: dict[str, Any] = {}
     if self.rooted:
       extra['d_embed'] = getattr(model.config, 'd_embed', None)
@@ -133,12 +124,9 @@ def base(
   Args:
     folder: of the stage.
     model: its settings, without the vocabulary, which the data gives.
-    run: steps, rate and so on.
-    data: the text or images to train on.
-    seed: draws the first parameters and the dropout.
+    run, data, seed, mesh: as of other trainings, see `drafts.trainer.OnBase`.
     start: the folder of a finished base; None: fresh parameters.
     order: draws the order of the batches; None: `seed`.
-    mesh: the devices; they change nothing but rounding.
   """
   material = data.open()
   module = material.model_of(model)
@@ -176,11 +164,6 @@ def author_of(model: Model, params: Params, tokenizer: Tokenizer | None = None) 
 
 def check(run: RunConfig, model: Any, rows: int, mesh: MeshConfig, name: str) -> None:
   """Raises UserError, before any work, where a run (config.<name>) is impossible."""
-  layers = getattr(model, 'decoder_layers', getattr(model, 'layers', 1))
-  numbers = model.d_model * getattr(model, 'd_ff', 1)
-  if type(layers) is int:
-    numbers *= layers
-  check_memory(f'config.{name}: a model of d_model={model.d_model}', numbers // mesh.model)
   try:
     check_rows(run.rows or rows, mesh.data, run.accumulate)
     if mesh.model > 1:
@@ -210,24 +193,9 @@ def check_split(module: Any, mesh: MeshConfig) -> None:
     choose_shardings(shapes, devices, partition_of(module, mesh.model))
 
 
-def check_memory(what: str, numbers: int) -> None:
-  """Raises UserError, before any work, where as many parameters, with their gradients and Adam's
-  two moments, take more memory than the machine has."""
-  needed, there = 16 * numbers, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  if needed > there:
-    raise UserError(
-      f'{what} is not possible: training takes {needed / 1e9:,.0f} GB or more, and this machine has'
-      f' {there / 1e9:,.0f} GB of memory, so give smaller sizes'
-    )
-
-
 def check_read(data: Any, kinds: Mapping[str, tuple[str, ...]]) -> None:
-  """Raises UserError where config.data has a setting that data of its kind does not read.
-
-  Args:
-    data: a dataclass with a `kind`.
-    kinds: by the names of settings that not all kinds read, those that do.
-  """
+  """Raises UserError where config.data has a setting that data of its kind does not read; `kinds`
+  are those that do, by the names of such settings."""
   defaults = {field.name: field.default for field in dataclasses.fields(data)}
   for name, reading in kinds.items():
     value = getattr(data, name)

@@ -33,7 +33,7 @@ from fastdec.evaluation.rows import append
 from fastdec.files import json_of, lock, write_json
 from fastdec.terminal import plain_console
 from fastdec.training import stage as stages
-from fastdec.training.processes import by_first, count, is_first, of_first
+from fastdec.training.processes import agreed, by_first, count, is_first
 from fastdec.training.progress import named
 from fastdec.training.stage import OutOfTime, check_budget, reason_of
 
@@ -87,9 +87,11 @@ class Workdir:
 
   # --- stages
 
-  def stage(self, name: str, make: Callable[..., object], **inputs: Any) -> pathlib.Path:
+  def stage(
+    self, name: str, make: Callable[..., object], cost: Any = None, **inputs: Any
+  ) -> pathlib.Path:
     """Returns the folder of a stage, which `make(folder, **inputs)` fills once, see `stage.stage`.
-    With an engine, a job fills it.
+    With an engine, a job fills it. A plan asks `cost`, if it does not know the stage.
 
     Raises:
       OutOfTime: the budget ended first.
@@ -137,11 +139,6 @@ class Workdir:
   def do(self, action: Callable[[], None]) -> None:
     """Does what only a command does: a plan does not read the text, and writes no file."""
     action()
-
-  def key(self, make: Callable[..., Row], folder: pathlib.Path, **fields: Any) -> Row:
-    """Returns make(folder, **fields), the key of a row of the model in a folder. A plan's models
-    need not be made."""
-    return make(folder, **fields)
 
   def fill(
     self,
@@ -277,7 +274,7 @@ class Workdir:
 
   def _lines(self) -> list[Row]:
     """Returns all rows of the file."""
-    return of_first(read(self.path) if is_first() else None)
+    return agreed(read(self.path) if is_first() else None)
 
   def _missing(self, keys: Sequence[Row]) -> list[Row]:
     """Returns the keys that have no finished row."""
@@ -346,6 +343,21 @@ class Workdir:
       for key in _listed(group):
         self.fail(key, error)
     return True, None
+
+
+def train_each(
+  work: Any, field: str, names: Iterable[str], make: Callable[[str], Any]
+) -> tuple[dict[str, Any], list[Row]]:
+  """Returns make(name) by name, without those that failed; and a row that says why for each of
+  these. `field` is what rows call the names."""
+  keys: list[Row] = [{field: name} for name in names]
+  made, failed = {}, []
+  for key, value in zip(keys, work.each(keys, lambda key: make(key[field])), strict=True):
+    if value is None:
+      failed.append(key)
+    else:
+      made[key[field]] = value
+  return made, work.failures(failed)
 
 
 def _listed(group: Row | list[Row]) -> list[Row]:

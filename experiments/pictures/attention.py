@@ -28,14 +28,8 @@ def cross_attention(
   rows sum to 1.
 
   One call over the whole output, given its beginning; row i belongs to the query that wrote token
-  i.
-
-  Args:
-    model: one that translates, see `check_translates`; its `apply` takes `across`, which the
-      protocol does not ask.
-    params: its parameters.
-    inputs: the source, its end included; padding gets no weight.
-    tokens: the output, its end included.
+  i. The model translates, see `check_translates`, and its `apply` takes `across`, which the
+  protocol does not ask. Source and output include their ends; padding gets no weight.
   """
   (t,), kept = tokens.shape, []
   fed = jnp.pad(tokens, (1, 0), constant_values=model.start_id)[None, :-1]

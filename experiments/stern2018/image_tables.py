@@ -218,16 +218,10 @@ def _tau_panel(axes: Axes, rows: Sequence[Row], name: str, meaning: str) -> None
 def samples(
   images: pathlib.Path, split: str, k: int, rows: Iterable[Row], root: pathlib.Path
 ) -> None:
-  """Draws samples.png, images as on the paper's last page.
+  """Draws <root>/samples.png, images of a split as on the paper's last page, by models of a k.
 
-  Draws nothing if the base's images are missing, or all others.
-
-  Args:
-    images: the folder with the images of each row.
-    split: the split of the images.
-    k: of the columns.
-    rows: the rows of the tables; images by other models, of an earlier config, are left out.
-    root: the folder for the picture.
+  Draws nothing if the base's images are missing in the folder `images`, or all others. Images by
+  models that no row has, of an earlier config, are left out.
   """
   names = {
     'finetune': 'fine-tuned',

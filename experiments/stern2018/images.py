@@ -187,8 +187,7 @@ class Table2:
     for name in ('train', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
     train.check_decoding(self.mesh, {'table': self.table.rows})
-    # A mistake shows at any k, too much memory at the largest.
-    self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
+    self.heads.module(folders.model_of(self.model), 2)  # a mistake shows
     small, large = self.model.source_size, self.model.size
     if (small, large) != (SMALL, self.data.side):
       raise UserError(
@@ -373,14 +372,8 @@ def write_images(
   """Has a base enlarge small training images, greedily: heads learn to guess what it writes.
 
   The images are written to parts/, then together to images.npz. The last file, images.json, says
-  which model has written them, and from which photographs.
-
-  Args:
-    folder: of the stage.
-    base: a finished run; its heads are ignored.
-    data: its training images are made small; where training mirrors them, the mirror images too.
-    images: number of them, evenly spaced; 0: all.
-    mesh: the devices.
+  which model has written them, and from which photographs. There are mirror images too where the
+  training has them, and `images` of all, evenly spaced (0: all). Heads of the base are ignored.
   """
   if agreed((folder / 'images.json').is_file()):  # killed while parts were being removed
     shutil.rmtree(folder / 'parts', ignore_errors=True)

@@ -6,9 +6,6 @@ stage of the workdir, and measures a row for each model, k and rule:
 
   base -> heads on it (regular) -> heads and base together (finetune)
   base -> base-distil -> heads on it (distil) -> heads and base together (both)    of text only
-
-A command that was killed, or whose `--budget` ended, is continued by running it again: a training
-continues from its last checkpoint, and rows that are in results.jsonl are not measured again.
 """
 
 import abc
@@ -39,7 +36,7 @@ from fastdec.kernels.sharding import make_own_mesh, mesh_of, place_module
 from fastdec.struct import Bound
 from fastdec.training.drafts.trainer import train_heads
 from fastdec.training.losses import head_accuracy
-from fastdec.training.stage import in_place, inputs_of
+from fastdec.training.stage import inputs_of
 
 Cell = tuple[int, str, tuple[str, ...]]  # k, regime and rules: the rows of one model
 Models = Mapping[tuple[int, str], pathlib.Path]  # folders of trained models by k and regime
@@ -54,24 +51,17 @@ class Base(NamedTuple):
 
 
 class Task(abc.ABC):
-  """A task of the paper with the outputs that are measured. Jobs make it again from its arguments.
+  """A task of the paper with the outputs that are measured, of a split ('dev' or 'test'). Jobs make
+  it again from its arguments."""
 
-  Attributes:
-    c: the settings.
-    data: what heads on the base learn from.
-    split: on which models are measured, 'dev' or 'test'.
-    limits: arguments of `fd.decode` besides the strategy.
-    timed_rules: rules that are timed; None: all.
-    blocks: the paper's mean accepted block sizes, by which plans count calls.
-    greedy: greedy outputs, by the content of the model; {} until something is measured.
-  """
-
-  timed_rules: tuple[str, ...] | None = None
-  blocks: Mapping[Key, float]
+  timed_rules: tuple[str, ...] | None = None  # None: all
+  blocks: Mapping[Key, float]  # the paper's mean accepted block sizes, by which plans count calls
 
   def __init__(self, c: Any, data: Any, split: str, **limits: int) -> None:
-    self.c, self.data, self.split, self.limits = c, data, split, limits
-    self.greedy: dict[str, Decoded] = {}
+    self.c, self.split = c, split
+    self.data = data  # heads on the base learn from it
+    self.limits = limits  # arguments of `fd.decode` besides the strategy
+    self.greedy: dict[str, Decoded] = {}  # outputs, by the content of the model
 
   @abc.abstractmethod
   def check(self) -> None:
@@ -189,8 +179,10 @@ def measure_rows(task: Task, work: Workdir, cells: Sequence[Cell], models: Model
   for k, regime, rules in cells:
     if (k, regime) in models:
       folder = models[k, regime]
-      same: Any = {'k': k, 'regime': regime}
-      groups.append([work.key(task.key, folder, **same, rule=rule) for rule in rules])
+      keys: list[Row] = [{'k': k, 'regime': regime, 'rule': rule} for rule in rules]
+      if (folder / 'model').is_dir():  # as that of a plan need not be
+        keys = [task.key(folder, **key) for key in keys]
+      groups.append(keys)
   cost = functools.partial(cost_of_rows, task)
   return work.fill(groups, functools.partial(figures, task, models), task.summary, cost)
 
@@ -365,14 +357,14 @@ def train_run(c: Any, workdir: pathlib.Path) -> bool:
       ' --config.base=...'
     )
   if is_first:
-    return in_place(workdir, train.base, **base_inputs(c))
+    return costs.make_in_place(workdir, train.base, **base_inputs(c))
 
   base, material = pathlib.Path(c.base), c.data.open()
   material.check_base(base)
   check_model(base, material.model_of(c.model))
   if c.k == 1:
-    return in_place(workdir, train.base, **retraining_inputs(c, base, c.data))
-  return in_place(workdir, train_heads, **heads_inputs(c, base, c.k, c.regime, c.data))
+    return costs.make_in_place(workdir, train.base, **retraining_inputs(c, base, c.data))
+  return costs.make_in_place(workdir, train_heads, **heads_inputs(c, base, c.k, c.regime, c.data))
 
 
 def evaluate_run(

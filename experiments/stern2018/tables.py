@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments.lab.report import MISSING, Column, Drawn, Entry, Table, between, text
+from experiments.lab.report import MISSING, Column, Drawn, Table, between, text
 from experiments.lab.rows import Row, is_failure, latest
 from experiments.lab.train import TUNED
 from fastdec.evaluation import drawing
@@ -194,14 +194,8 @@ def beside_the_papers(
   figure: Column,
   theirs: Callable[..., str],
 ) -> list[Column]:
-  """Makes the columns of a table whose lines are values of k.
-
-  Args:
-    rows: by k, regime and rule.
-    headings: of each column, by regime and rule.
-    figure: the column to repeat: a figure and its format.
-    theirs: returns the paper's figure of a k, regime and rule, which is shown with ours.
-  """
+  """Makes the columns of a table whose lines are values of k. For each regime and rule that has a
+  heading there is our figure of these rows, with the paper's, which `theirs` returns."""
   columns = [Column('k', str, names_row=True)]
   for series, heading in headings.items():
     looks = {
@@ -394,8 +388,7 @@ def table4(rows: Sequence[Row], notes: Iterable[str] = ()) -> Drawn:
   rivals = []
   for model, (bleu, ratio) in RIVALS.items():
     speedup = '' if ratio is None else f'({ratio:.2f}×)'
-    theirs = {'T2T BLEU': Entry('', f'({bleu:.2f})'), 'Speed-up': Entry('', speedup)}
-    rivals.append({'Model': model, **theirs})
+    rivals.append({'Model': model, 'T2T BLEU': f'({bleu:.2f})', 'Speed-up': speedup})
   distilled = []
   for row in latest(rows, *KEY):
     is_ours = row['rule'] == 'exact' or row['rule'].startswith('beam-')

@@ -12,6 +12,7 @@ them. `Sentences` is the task: the split on which models are measured. Its bases
 import dataclasses
 import functools
 import itertools
+import math
 import pathlib
 import re
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 import fastdec as fd
-from experiments.lab import own, train
+from experiments.lab import costs, own, train
 from experiments.lab.own import DistillConfig
 from experiments.lab.report import text, write
 from experiments.lab.rows import Row
@@ -64,7 +65,6 @@ from fastdec.models.transformer import TransformerConfig
 from fastdec.struct import Bound
 from fastdec.training.processes import is_first
 from fastdec.training.run import RunConfig
-from fastdec.training.stage import in_place
 
 RULES = ('exact', 'top-2', 'top-3', 'min-2', 'min-3')
 TREES = ('tree-8', 'tree-16', 'tree-32', 'tree-64')  # exact acceptance on a tree of N nodes
@@ -93,9 +93,6 @@ class TableConfig:
 
   def __post_init__(self) -> None:
     each_once('table', ks=self.ks, regimes=self.regimes, rules=self.rules)
-    for rule in self.rules:
-      if tree_nodes(rule) is None:
-        parse_rule(rule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +120,11 @@ class Translation:
     check_language(self.data.target, 'config.data.target=')  # BLEU depends on it
     for name in ('train', 'retrain', 'freeze', 'finetune'):
       train.check(getattr(self, name), self.model, self.data.rows, self.mesh, name)
-    # A mistake shows at any k, too much memory at the largest.
-    self.heads.module(folders.model_of(self.model), max(2, self.k, *self.table.ks))
+    self.heads.module(folders.model_of(self.model), 2)  # a mistake shows
     train.check_decoding(self.mesh, {'table': self.table.rows, 'distill': self.distill.rows})
     for rule in self.table.rules:
-      check_rule(rule, self.data.vocab_size)
+      if tree_nodes(rule) is None:
+        parse_rule(rule, self.data.vocab_size)
     lengths = {'data.row_length': self.data.row_length, 'table.max_len': self.table.max_len}
     check_lengths(lengths, self.model)
 
@@ -398,7 +395,7 @@ def train_run(c: Translation, workdir: pathlib.Path) -> bool:
 def distil(c: Translation, teacher: pathlib.Path, workdir: pathlib.Path) -> str:
   """Has a teacher translate the training text; returns a sentence about the finished folder."""
   inputs = {'model': teacher, 'data': c.data.originals, 'distill': c.distill, 'mesh': c.mesh}
-  in_place(workdir, own.translations, **inputs)
+  costs.make_in_place(workdir, own.translations, **inputs)
   counts = record_of(workdir)['counts']
   outcome = 'keep their translation'
   if c.distill.sources:
@@ -426,27 +423,20 @@ def evaluate(c: Translation, work: Workdir) -> None:
 # --- rules of acceptance, by name
 
 
-def parse_rule(name: str) -> fd.MinBlock:
-  """Returns the rule of a name: 'exact', 'top-2', 'min-3'. All are of one structure, so that a
-  sweep over them is one compiled program."""
+def parse_rule(name: str, words: float = math.inf) -> fd.MinBlock:
+  """Returns the rule of a name: 'exact', 'top-2', 'min-3', for a vocabulary of `words`. All are of
+  one structure, so that a sweep over them is one compiled program."""
   match = re.fullmatch(r'exact|(top|min)-([1-9]\d{0,8})', name)
   if match is None:
     raise UserError(
       f'the rule {name} is unknown: give exact, top-N or min-N, such as top-2 (in tables also'
       ' tree-N)'
     )
-  n = int(match[2] or 1)
-  top, size = {'top': (n, 1), 'min': (1, n), None: (1, 1)}[match[1]]
-  return fd.MinBlock(fd.TopN(top), size)
-
-
-def check_rule(name: str, words: int) -> None:
-  """Raises UserError where a rule of `parse_rule` asks for more than a vocabulary of `words`, or a
-  call, has."""
-  kind, _, n = name.partition('-')
-  most = {'top': words, 'min': WIDEST}.get(kind)
-  if most is not None and int(n) > most:
+  kind, n = match[1], int(match[2] or 1)
+  top, size, most = {'top': (n, 1, words), 'min': (1, n, WIDEST), None: (1, 1, 1)}[kind]
+  if n > most:
     raise UserError(f'the rule {name} is not possible: {kind}-{most} is the most')
+  return fd.MinBlock(fd.TopN(top), size)
 
 
 def tree_nodes(name: str) -> int | None:

@@ -90,21 +90,14 @@ def by_first(work: Callable[[], Any]) -> Any:
       value = work()
     finally:
       _alone.reset(token)
-  return of_first(value)
+  return agreed(value)
 
 
-def agreed(answer: bool) -> bool:
-  """Returns the first process's answer, in all of them."""
+def agreed(answer: Any) -> Any:
+  """Returns the first process's answer, which is JSON, in all of them."""
   if count() == 1:
     return answer
-  return bool(multihost_utils.broadcast_one_to_all(answer))
-
-
-def of_first(value: Any) -> Any:
-  """Returns the first process's value, which is JSON, in all of them."""
-  if count() == 1:
-    return value
-  text = np.frombuffer(to_json(value).encode(), np.uint8)
+  text = np.frombuffer(to_json(answer).encode(), np.uint8)
   size = int(multihost_utils.broadcast_one_to_all(np.array(len(text))))
   sent = multihost_utils.broadcast_one_to_all(np.resize(text, size))
   return parse_json(bytes(np.asarray(sent, np.uint8)))

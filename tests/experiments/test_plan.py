@@ -5,11 +5,12 @@ import types
 
 import pytest
 
-from experiments.lab import costs
+from experiments.lab import costs, train
 from experiments.lab.costs import COSTS
 from experiments.lab.machine import GPUS, machine_of
-from experiments.lab.plan import Plan
+from experiments.lab.plan import Cost, Plan
 from experiments.lab.workdir import Workdir
+from fastdec.training.drafts.trainer import train_heads
 
 WMT14 = '--config=configs/wmt14.py:scale='
 
@@ -36,6 +37,19 @@ def test_what_is_there_is_marked(tmp_path):
     ('first', 'made'), ('second', 'made'), ('third', 'new'), ('fourth', 'new'),
     ('k=2', '1 of 1 rows are there'), ('k=4', '1 of 2 rows are there'),
   ]  # fmt: skip
+
+
+def test_a_line_is_shown_as_soon_as_it_is_known(tmp_path, capsys):
+  shown = []
+
+  def cost(plan, *, text):
+    shown.append(capsys.readouterr().out)
+    return Cost(f'writes {text}', seconds=3600)
+
+  plan = Plan(tmp_path, GPUS['h100'], {})
+  plan.stage('first', write_note, cost, text='a')
+  plan.stage('second', write_note, cost, text='b')
+  assert shown == ['', '  1 first: new; writes a\n    0 calls, 0 tokens, 1 h\n']
 
 
 def test_on_this_machine_a_program_is_compiled_once(tmp_path, monkeypatch):
@@ -65,11 +79,12 @@ def test_the_command_lists_all_and_makes_nothing(launch, tmp_path):
   ('lookahead', ['model']),
 ])  # fmt: skip
 def test_a_page_whose_rows_depend_on_models_says_so(launch, monkeypatch, page, stages):
-  monkeypatch.setattr('experiments.lab.costs.COSTS', {})
+  for training in (train.base, train_heads):
+    monkeypatch.setitem(COSTS, training, lambda plan, **inputs: Cost('trains'))
   ended = launch(page, f'--config=configs/{page}.py:scale=smoke', '--plan')
   assert ended.code == 0 and 'More rows are known once these stages are made' in ended.out
   for i, name in enumerate(stages, start=1):
-    assert f'{i:3} {name}: new, not estimated and not counted below\n' in ended.out
+    assert re.search(rf'^ +{i} {name}: new; (trains|writes \d+ texts)$', ended.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(('command', 'args', 'words'), [
