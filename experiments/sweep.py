@@ -186,18 +186,12 @@ def describe_unswept(config: Config, paper: cli.Paper, swept: Container[str]) ->
 
 
 class Sweep:
-  """The rows of a sweep, as far as they are there, and its table.
-
-  Attributes:
-    path: of the table and the picture, without a suffix.
-    swept: the axes.
-    paper: what is swept.
-    rows: of the points that are done.
-  """
+  """The rows of a sweep, as far as they are there, and its table. The path of both files, table and
+  picture, is given without a suffix."""
 
   def __init__(self, path: pathlib.Path, swept: Sequence[Swept], paper: cli.Paper) -> None:
     self.path, self.swept, self.paper = path, swept, paper
-    self.rows: list[Row] = []
+    self.rows: list[Row] = []  # of the points that are done
 
   def add(self, point: Point, rows: Sequence[Row]) -> None:
     """Adds the rows of a point that is done."""

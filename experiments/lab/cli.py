@@ -40,20 +40,13 @@ Make = Callable[[Any, Any], None]  # of settings and a Workdir, which gets the r
 
 class ConfigFlag(flags.Flag):
   """`--config=page.py:choices`, whose value is the config once all flags are read, with the
-  settings that `--config.part.name=value` gives.
-
-  Attributes:
-    pages: names in configs/ that the command takes, such as 'wmt14'; none: all. It also takes any
-      page outside configs/, a user's own.
-    argument: page.py:choices.
-    page: what the page defines.
-    settings: values of the command line, by the settings' dotted names.
-  """
+  settings that `--config.part.name=value` gives. The command takes these pages of configs/, such as
+  'wmt14' (none: all), and any page outside configs/, a user's own."""
 
   def __init__(self, *pages: str) -> None:
-    self.pages, self.argument = pages, ''
-    self.page: Mapping[str, Any] = {}
-    self.settings: dict[str, Any] = {}
+    self.pages, self.argument = pages, ''  # page.py:choices
+    self.page: Mapping[str, Any] = {}  # what the page defines
+    self.settings: dict[str, Any] = {}  # of the command line, by their dotted names
     about = 'config file; its choices follow after a colon, --config.NAME=VALUE sets a setting'
     super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), 'config', None, about)
 

@@ -73,9 +73,9 @@ class Comparison:
     self, rounds: int, calls: Mapping[str, tuple[Callable[[int], Any], int]], few: int = 1
   ) -> dict[str, Timing]:
     """Times whole texts ('plain' and 'ours'), the calls of a text ('plain calls' and 'ours calls')
-    and calls of other kinds in turn, so that the machine treats all alike. Of these, `calls` has by
-    name a function that makes n calls, and their number in a text. The shorter program of a pair
-    decodes `few` texts, more than 1 for small models, whose first calls find cold caches.
+    and other `calls` in turn, so that the machine treats all alike. These are by name a function
+    that makes n calls, and their number in a text. The shorter program of a pair decodes `few`
+    texts, more than 1 for small models, whose first calls find cold caches.
 
     Returns:
       Seconds of a text; those of its calls without the program's start.
@@ -170,8 +170,9 @@ def count_all(whole: Comparison, dtype: str | None) -> dict[str, Any]:
 def cost(
   clock: Mapping[str, Timing], name: str, count: int, other: str, others: int
 ) -> float | None:
-  """Returns what a call of one kind, or one of its tokens, costs in calls of another, by how many
-  of both a text has; None if the timer cannot resolve the other. See `Comparison.clock`."""
+  """Returns what a call of the first kind, or one of its tokens, costs in calls of the second, by
+  how many of each a text has; None if the timer cannot resolve the second. See `Comparison.clock`.
+  """
   if min(clock[other].seconds) <= 0:
     return None
   return max(clock[other].speedup_over(clock[name]) * others / count, 0.0)

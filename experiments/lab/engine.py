@@ -72,12 +72,7 @@ def _end_with(launcher: pathlib.Path) -> None:
 
 
 class Engine:
-  """Runs functions as jobs of an executor of submitit's; several threads may call it.
-
-  Attributes:
-    folder: of the jobs' logs and of submitit's own files.
-    at_once: the most jobs at a time; None: as many as there are.
-  """
+  """Runs functions as jobs of an executor of submitit's; several threads may call it."""
 
   def __init__(
     self,
@@ -87,7 +82,8 @@ class Engine:
     environment: Mapping[str, str] | None = None,
     is_here: bool = False,
   ) -> None:
-    self.executor, self.folder, self.at_once = executor, folder, at_once
+    self.executor, self.folder = executor, folder  # of the jobs' logs and of submitit's own files
+    self.at_once = at_once  # the most jobs at a time; None: as many as there are
     self._environment, self._is_here = dict(environment or {}), is_here
     self._submitting = threading.Lock()  # executors are not made for threads
     self._cancelled = threading.Event()

@@ -42,30 +42,20 @@ class Cost:
 
 
 class Plan:
-  """Takes the place of a `Workdir`: records stages and rows, and makes none.
-
-  Attributes:
-    root: the workdir; it need not exist.
-    machine: what the stages run on, and each is shown as soon as its cost is known; None: the plan
-      says only what they need.
-    costs: functions that return costs, by those that make stages.
-    entries: of each stage, and of the rows of each model, in order: the name; 'made', 'begun' or
-      'new', of rows how many are there; the cost, None if nothing is left to do or it is not known.
-    steps: of the trainings, by the names of all stages, in order; 0 where nothing is trained.
-    inputs: of the stages, by their folders.
-    timed: seconds of the programs of calls that were timed.
-    is_complete: False when rows cannot be listed before their models are made.
-  """
+  """Takes the place of a `Workdir`: records stages and rows, and makes none."""
 
   def __init__(self, root: pathlib.Path, machine: Machine | None, costs: Mapping[Any, Any]) -> None:
-    self.root, self.path = root, root / 'results.jsonl'
+    self.root, self.path = root, root / 'results.jsonl'  # they need not exist
+    # what the stages run on, each being shown once its cost is known; None: only what they need is
     self.machine: Any = machine
-    self.costs = costs
-    self.timed: dict[Any, float] = {}
+    self.costs = costs  # functions that return them, by those that make stages
+    self.timed: dict[Any, float] = {}  # seconds of programs of calls
+    # Of each stage, and of the rows of each model, in order: the name; 'made', 'begun' or 'new', of
+    # rows how many are there; the cost, None if nothing is left to do or it is not known.
     self.entries: list[tuple[str, str, Cost | None]] = []
-    self.steps: dict[str, int] = {}
-    self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}
-    self.is_complete = True
+    self.steps: dict[str, int] = {}  # of trainings, by names of all stages in order; else 0
+    self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}  # of the stages, by their folders
+    self.is_complete = True  # False when rows cannot be listed before their models are made
 
   def read(self, make: Callable[[Any, Any], None], c: Any) -> None:
     """Lists what a paper's function would make with these settings.

@@ -31,7 +31,7 @@ class Column:
   beside: Callable[[Any], str] = lambda row: ''
   cell: Callable[[Any], Any] = lambda row: row  # picks the row's cell; None: there is none
   names_row: bool = False  # such a column is shown even if the cell failed
-  missing: str = MISSING  # stands for a missing figure
+  missing: str = MISSING  # the text for a missing figure
 
   def text(self, cell: Any) -> str:
     """The figure of a cell that did not fail."""

@@ -42,20 +42,7 @@ LONGEST_REASON = 400  # characters
 
 
 class Workdir:
-  """A folder with stages, rows, locks/ and failures/ (tracebacks).
-
-  Attributes:
-    root: the folder.
-    path: the file of the rows.
-    conditions: fields that every new row gets, such as the machine and the commit.
-    engine: runs stages and rows as jobs; None: they are made here, in order.
-    failed: names of the keys that failed.
-    is_complete: False when the budget ended before all was made.
-    shown: all rows that this command has returned so far; experiments.sweep draws them.
-    planned: steps of the trainings, by the names of all stages, in order (`Plan.steps`); {} while
-      they are not known. plan.json keeps the names for experiments.status.
-    on_rows: gets the rows so far of the keys that `fill` is measuring, after each one or each job.
-  """
+  """A folder with stages, rows, locks/ and failures/ (tracebacks)."""
 
   def __init__(
     self,
@@ -65,13 +52,15 @@ class Workdir:
     file: str = 'results.jsonl',
   ) -> None:
     stages.check_folder(root)
-    self.root, self.path = root, root / file
-    self.conditions, self.engine = dict(conditions or {}), engine
-    self.failed: list[str] = []
-    self.is_complete = True
-    self.shown: list[Row] = []
+    self.root, self.path = root, root / file  # of the rows
+    self.conditions = dict(conditions or {})  # that every new row gets, such as the commit
+    self.engine = engine  # runs stages and rows as jobs; None: they are made here, in order
+    self.failed: list[str] = []  # names of keys
+    self.is_complete = True  # False when the budget ended before all was made
+    self.shown: list[Row] = []  # all that this command has returned; experiments.sweep draws them
+    # gets the rows so far of the keys that `fill` is measuring, after each one or each job
     self.on_rows: Callable[[list[Row]], None] | None = None
-    self.planned: Mapping[str, int] = {}
+    self.planned: Mapping[str, int] = {}  # `Plan.steps`, once known; plan.json keeps the names
     self.console = plain_console()
     self.console.quiet = not is_first()
     # rows above this line are of earlier commands, whose failures are tried again
