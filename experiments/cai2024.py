@@ -157,8 +157,8 @@ def medusa(c: Medusa, work: Workdir) -> None:
 
   trained, failed = train_each(work, 'stage', sizes.stages, heads_and_tree)
   benches, trees = {}, {}
-  for stage, (folder, trees[stage]) in trained.items():
-    benches[stage] = Bench(folder, c.data.originals, sizes)
+  for stage, (folder, calibration) in trained.items():
+    benches[stage], trees[stage] = Bench(folder, c.data.originals, sizes), calibration
 
   # Measure the rows that are missing.
   measure = functools.partial(figures, c, benches, trees)

@@ -77,7 +77,7 @@ PICKS = {
   'lookahead': (
     Pick('lookahead-code', CODE, WINDOW, AHEAD),
     Pick('lookahead-lm', CAPTIONS, WINDOW, AHEAD),
-    Pick('lookahead-lm', CAPTIONS, f'{WINDOW}, {EARLIER}', AHEAD | {'pool': 'written'}),
+    Pick('lookahead-lm', CAPTIONS, f'{WINDOW}, and {EARLIER}', AHEAD | {'pool': 'written'}),
     Pick('lookahead-translation', TEXT, WINDOW, AHEAD),
     Pick('lookahead-code', CODE, 'Jacobi, {nodes} nodes', {'method': 'jacobi', 'batch': 1}),
   ),

@@ -183,7 +183,7 @@ def count_texts(bench: Bench, **plan: Any) -> Row:
   strategy = make_strategy(bench, **plan)
   whole = bench.comparison(strategy, bench.prompts, min(ROWS, len(bench.prompts)))
   repeated = repeated_share(join_texts(whole.theirs))  # of greedy texts
-  row = {'nodes': strategy.drafter.nodes, 'dtype': bench.dtype, 'repeated_4grams': repeated}
+  row: Row = {'nodes': strategy.drafter.nodes, 'dtype': bench.dtype, 'repeated_4grams': repeated}
   return row | count_all(whole, bench.dtype)
 
 
