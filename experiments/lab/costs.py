@@ -219,7 +219,7 @@ def texts(
   facts = read_facts(data)
   n = min(data.max_train or math.inf, facts.counts['train'])
   if heads is not None:
-    n = min(calibrated, facts.counts['dev'])
+    n, model = min(calibrated, facts.counts['dev']), heads
   cost, length, rows, beams = Cost(f'writes {n:,.0f} texts'), float(max_len), own.ROWS, 1
   if distill is not None:
     cost.what, length = f'translates {n:,.0f} sentences, beam {distill.beam}', facts.tokens
@@ -229,8 +229,7 @@ def texts(
     cost.disk = 2 * cost.tokens * (4 + CHARACTERS)
   if plan.machine is not None:
     cost.devices, cost.steps = math.gcd(rows, plan.machine.devices), cost.tokens / rows
-    module = model_of_stage(plan, model or heads)
-    rows_of_device = rows // cost.devices * beams
+    module, rows_of_device = model_of_stage(plan, model), rows // cost.devices * beams
     cost.seconds = seconds_of_calls(plan, module, cost.steps, rows_of_device, 1, length)
   return cost
 
