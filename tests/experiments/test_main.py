@@ -28,13 +28,13 @@ def test_it_lists_every_experiment_with_a_sentence(capfd):
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_an_experiment_of_the_table_is_there(name):
   """A paper's experiment is a page of configs/ and two names of a module; others are files."""
-  _, module, page, settings, function = EXPERIMENTS[name]
+  _, module, page, settings = EXPERIMENTS[name]
   file = ROOT / 'experiments' / f'{name}.py'
   if not module:
     assert file.exists()
     return
   paper = importlib.import_module(f'experiments.{module}')
-  assert callable(getattr(paper, settings)) and callable(getattr(paper, function))
+  assert callable(getattr(paper, settings)) and callable(getattr(paper, name))
   assert (ROOT / 'configs' / f'{page}.py').exists()
   assert not file.exists() or f"\n  run('{name}')\n" in file.read_text()
 
