@@ -242,7 +242,7 @@ class Draft:
   probabilities: Float[Array, 'b n v'] | None = None
   calls: int | Int[Array, ' b'] = 0  # calls of the drafter's own model, to be counted
   # how likely each node will be kept, for `Adaptive`: the root 1, and no node more than its
-  # parent; None: unknown
+  # parent; None: the drafter cannot say
   chances: Float[Array, 'b n'] | None = None
 
   def score(self, call: Callable[[Array, Nodes, Any], Any], cache: Any) -> Any:

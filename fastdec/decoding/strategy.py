@@ -84,8 +84,7 @@ class LoopStrategy:
     drafts_for: the kind of module for which this is the usual strategy, or None.
     drafts_by_model: true if `draft` is a whole model, with ids of its own.
     joins: true if the drafter observes only the accepted path of a call, no matter which drafter
-      guessed it: then the strategy may be a part of `Union`.
-    knows_chances: true if drafts have `chances`: then it may be a part of `Adaptive`.
+      guessed it: then the strategy may be a part of `Union` or `Adaptive`.
   """
 
   rule: Any = Exact()
@@ -94,7 +93,6 @@ class LoopStrategy:
   drafts_for: type | None = None
   drafts_by_model = False
   joins = False
-  knows_chances: bool = False
 
   @classmethod
   def usual(cls, part: tuple[Any, Any]) -> Any:

@@ -92,6 +92,10 @@ VARIANTS: dict[str, Make] = {
   'adaptive suffix': lambda kit: fd.Adaptive(
     fd.Suffix(longest=4, depth=3, nodes=6), costs={1: 1, 3: 1.1, 6: 1.3}
   ),
+  'adaptive lookup': lambda kit: fd.Adaptive(fd.PromptLookup(2, 5), costs={1: 1, 3: 1.2, 5: 1.3}),
+  'adaptive heads': lambda kit: fd.Adaptive(
+    fd.Medusa(kit.heads('separate'), TREE), costs={1: 1, 2: 1.1, len(TREE) + 1: 1.3}
+  ),
   'union of heads': lambda kit: fd.Union(
     fd.Medusa(kit.heads('separate'), TREE), fd.Blockwise(kit.heads('separate'), 4)
   ),

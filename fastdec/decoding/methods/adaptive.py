@@ -1,12 +1,19 @@
 """Calls as wide as they pay: each call keeps the likely nodes of the draft, and leaves out others.
 
-A drafter of point guesses says how likely each node will be kept (`Draft.chances`). Sorted by
-that, the first w nodes are a tree for each w, and a call on them emits, as the drafter expects,
+A drafter of point guesses may say how likely each node will be kept (`Draft.chances`). Where it
+does not, a node of rank r has 1 / (2 + 2 r) of its parent's chance. Sorted by that, the first w
+nodes are a tree for each w, and a call on them emits, as is expected,
 
     E(w) = sum over running rows and their first w nodes of the chance; the root's is 1
 
 tokens. All rows of the batch have one call, so they share w: the static width of the largest
 E(w) / cost(w). The program has a call of each width, and the device chooses.
+
+In E(w) the chances are calibrated by counts: those of nodes that were scored in earlier calls of
+the batch, in classes of like chance, and how many of them were kept. Older calls count less, so
+that a class which was given up is tried again.
+
+    chance    (kept + PRIOR x what the drafter says) / (scored + PRIOR)
 
 Which nodes are scored follows from the text before the call, never from what the call draws. So a
 rule that is lossless for all trees of point guesses stays lossless ("what a length may look at").
@@ -27,7 +34,7 @@ from fastdec.decoding.protocol import Draft, Drafter, Prefill, Step
 from fastdec.decoding.sampling import Sampling
 from fastdec.decoding.settings import is_number, is_whole
 from fastdec.decoding.strategy import Combined
-from fastdec.decoding.topology import Topology
+from fastdec.decoding.topology import Topology, take_node, with_rows
 from fastdec.errors import UserError
 from fastdec.fields import quote
 from fastdec.models.api import Nodes, causal
@@ -35,6 +42,11 @@ from fastdec.models.taps import Taps
 from fastdec.struct import Bound
 
 Costs = tuple[tuple[int, float], ...]
+
+CLASSES = 24  # of chances, by their log-odds
+STEP = 0.5  # of the log-odds, from one class to the next
+PRIOR = 4.0  # nodes that the drafter's own word counts for
+KEEP = 0.99  # of the counts, from one call to the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +95,30 @@ def _widen(x: Array, like: jax.ShapeDtypeStruct) -> Array:
 
 
 @struct.pytree
-class AdaptiveDrafter:
-  """Drafter that orders another one's nodes by their chances, and chooses how many are scored.
+class Watched:
+  """The other drafter's state, and what happened to nodes of each class of chances."""
 
-  Its state is the other one's, and a mask of the rows that are running.
-  """
+  own: Any
+  is_running: Bool[Array, ' b']
+  scored: Float[Array, 'b c']
+  kept: Float[Array, 'b c']
+
+  def calibrate(self, chances: Float[Array, 'b n']) -> Float[Array, 'b n']:
+    """Returns the chances that the counts of all rows tell; that of the root is 1."""
+    of_class = _class_of(chances)
+    scored_bn, kept_bn = self.scored.sum(axis=0)[of_class], self.kept.sum(axis=0)[of_class]
+    told = (kept_bn + PRIOR * chances) / (scored_bn + PRIOR)
+    return jnp.where(chances > 0, told, 0).at[:, 0].set(1)
+
+
+def _class_of(chances: Float[Array, 'b n']) -> Int[Array, 'b n']:
+  odds = jax.scipy.special.logit(chances.clip(1e-6, 1 - 1e-6))
+  return (CLASSES // 2 + jnp.floor(odds / STEP)).clip(0, CLASSES - 1).astype(jnp.int32)
+
+
+@struct.pytree
+class AdaptiveDrafter:
+  """Drafter that orders another one's nodes by their chances, and chooses how many are scored."""
 
   drafter: Any
   costs: Costs = struct.static()
@@ -100,21 +131,27 @@ class AdaptiveDrafter:
   def taps(self) -> Taps:
     return getattr(self.drafter, 'taps', ())
 
-  def init(self, target: Bound, prefill: Prefill) -> tuple[Any, Bool[Array, ' b']]:
-    return self.drafter.init(target, prefill), ~jnp.asarray(prefill.prompt.empty)
+  def init(self, target: Bound, prefill: Prefill) -> Watched:
+    is_running = ~jnp.asarray(prefill.prompt.empty)
+    nothing = jnp.zeros((len(is_running), CLASSES), jnp.float32)
+    return Watched(self.drafter.init(target, prefill), is_running, nothing, nothing)
 
   def propose(
-    self, target: Bound, state: tuple[Any, Bool[Array, ' b']], root: Int[Array, ' b'], keys: Any
-  ) -> tuple[Draft, tuple[Any, Bool[Array, ' b']]]:
-    draft, own = self.drafter.propose(target, state[0], root, None)
-    is_running = state[1]
-    assert draft.chances is not None  # by `Adaptive`
-    chances_bn = jnp.broadcast_to(draft.chances, draft.tokens.shape)
-    if not draft.topology.is_chain:
-      draft, chances_bn = _sort(draft, chances_bn)
+    self, target: Bound, state: Watched, root: Int[Array, ' b'], keys: Any
+  ) -> tuple[Draft, Watched]:
+    draft, own = self.drafter.propose(target, state.own, root, None)
+    tree, chances = draft.topology, draft.chances
+    if chances is None:
+      shares_bn = jnp.where(with_rows(tree.depths, 2) > 0, 2 + 2 * with_rows(tree.ranks, 2), 1)
+      chances = 1 / jnp.where(with_rows(tree.mask, 3), shares_bn[:, None], 1).prod(axis=-1)
+    acceptable = jnp.broadcast_to(tree.acceptable, draft.tokens.shape)
+    draft = dataclasses.replace(draft, chances=jnp.where(acceptable, chances, 0))
+    if not tree.is_chain:
+      draft = _sort(draft)
 
     # The width of most tokens for its cost
-    emitted_n = jnp.cumsum(jnp.where(is_running[:, None], chances_bn, 0).sum(axis=0))
+    chances_bn = state.calibrate(draft.chances)
+    emitted_n = jnp.cumsum(jnp.where(state.is_running[:, None], chances_bn, 0).sum(axis=0))
     widths = tuple(width for width, _ in self.costs)
     rates = [emitted_n[width - 1] / cost for width, cost in self.costs]
     choice = jnp.argmax(jnp.stack(rates)).astype(jnp.int32)
@@ -124,30 +161,44 @@ class AdaptiveDrafter:
     is_scored_n = index_n < jnp.asarray(widths, jnp.int32)[choice]
     acceptable = jnp.broadcast_to(draft.topology.acceptable, draft.tokens.shape)
     tree = dataclasses.replace(draft.topology, acceptable=acceptable & is_scored_n[None])
-    narrowed = Narrowed(draft.tokens, tree, calls=draft.calls, widths=widths, choice=choice)
-    return narrowed, (own, is_running)
+    narrowed = Narrowed(
+      draft.tokens, tree, calls=draft.calls, chances=draft.chances, widths=widths, choice=choice
+    )
+    return narrowed, dataclasses.replace(state, own=own)
 
-  def observe(
-    self, target: Bound, state: tuple[Any, Bool[Array, ' b']], step: Step
-  ) -> tuple[Any, Bool[Array, ' b']]:
-    return self.drafter.observe(target, state[0], step), step.count > 0
+  def observe(self, target: Bound, state: Watched, step: Step) -> Watched:
+    # Count the nodes below the root that were scored, and those that the rule kept.
+    tree, is_running = step.draft.topology, step.count > 0
+    is_scored_bn = tree.acceptable & is_running[:, None]
+    is_scored_bn = is_scored_bn.at[:, 0].set(False)
+    above = jnp.broadcast_to(tree.mask, (*is_scored_bn.shape, tree.n))
+    is_kept_bn = is_scored_bn & take_node(above, step.accepted.node)
+    of_class = jax.nn.one_hot(_class_of(step.draft.chances), CLASSES)
+    return Watched(
+      own=self.drafter.observe(target, state.own, step),
+      is_running=is_running,
+      scored=KEEP * state.scored
+      + jnp.einsum('bn,bnc->bc', is_scored_bn.astype(jnp.float32), of_class),
+      kept=KEEP * state.kept + jnp.einsum('bn,bnc->bc', is_kept_bn.astype(jnp.float32), of_class),
+    )
 
 
-def _sort(draft: Draft, chances: Float[Array, 'b n']) -> tuple[Draft, Float[Array, 'b n']]:
+def _sort(draft: Draft) -> Draft:
   """Sorts a draft by its nodes' chances, the likeliest first; parents stay before children.
 
   No chance is above the parent's, and nodes of one chance keep their order.
   """
-  order_bn = jnp.argsort(-chances, axis=1, stable=True).astype(jnp.int32)
+  assert draft.chances is not None
+  order_bn = jnp.argsort(-draft.chances, axis=1, stable=True).astype(jnp.int32)
   place_bn = jnp.argsort(order_bn, axis=1).astype(jnp.int32)
 
   def sort(x: Any) -> Array:
-    return jnp.take_along_axis(jnp.broadcast_to(x, chances.shape), order_bn, axis=1)
+    return jnp.take_along_axis(jnp.broadcast_to(x, order_bn.shape), order_bn, axis=1)
 
   tree = draft.topology
   parents_bn = sort(tree.parents)
   moved_bn = jnp.take_along_axis(place_bn, jnp.maximum(parents_bn, 0), axis=1)
-  mask = jnp.broadcast_to(tree.mask, (*chances.shape, tree.n))
+  mask = jnp.broadcast_to(tree.mask, (*order_bn.shape, tree.n))
   mask = jnp.take_along_axis(mask, order_bn[:, :, None], axis=1)
   topology = Topology(
     parents=jnp.where(parents_bn < 0, parents_bn, moved_bn),
@@ -157,22 +208,24 @@ def _sort(draft: Draft, chances: Float[Array, 'b n']) -> tuple[Draft, Float[Arra
     acceptable=sort(tree.acceptable),
     max_depth=tree.max_depth,
   )
-  draft = dataclasses.replace(draft, tokens=sort(draft.tokens), topology=topology)
-  return draft, sort(chances)
+  chances_bn = sort(draft.chances)
+  return dataclasses.replace(
+    draft, tokens=sort(draft.tokens), topology=topology, chances=chances_bn
+  )
 
 
 @struct.pytree
 class Adaptive(Combined):
   """Decoding with a strategy's guesses, as many in each call as pay (`methods.adaptive`).
 
-  A call has one of some widths, that of the most tokens for its cost: as the drafter expects them,
-  summed over the rows of the batch. With a cost for one node, a call where nothing is likely is a
-  greedy one. It is lossless: the output is that of greedy decoding or, with `sampling`, has the
-  distribution of `Sample`.
+  A call has one of some widths, that of the most tokens for its cost: as the drafter and the calls
+  before let expect them, summed over the rows of the batch. With a cost for one node, a call where
+  nothing is likely is a greedy one. It is lossless: the output is that of greedy decoding or, with
+  `sampling`, has the distribution of `Sample`.
 
   Args:
-    strategy: `Suffix`, or `Eagle` or `BlockDraft` with a tree, without a rule or a sampling of its
-      own.
+    strategy: `PromptLookup`, `Suffix`, `Forced`, `Eagle`, `BlockDraft`, `Blockwise` or `Medusa`,
+      without a rule or a sampling of its own.
     costs: {nodes: cost} of calls of some widths in any unit, such as milliseconds (`call_ms` of
       `fd.tune`) with the draft's own time. The largest width is that of the strategy.
     sampling: how tokens are drawn, for which `decode` needs a key; None: greedy decoding.
@@ -186,16 +239,11 @@ class Adaptive(Combined):
   sampling: Sampling | None = None
 
   parts = ('strategy',)
-  takes = 'Suffix, or Eagle or BlockDraft with a tree,'
+  takes = 'PromptLookup, Suffix, Forced, Eagle, BlockDraft, Blockwise or Medusa'
   example = 'a drafter: write adaptive(suffix(nodes=16), costs={1: 1.0, 16: 1.5})'
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if not self.strategy.knows_chances:
-      raise UserError(
-        f'this {type(self.strategy).__name__} does not say how likely its guesses are: give'
-        f' Adaptive {self.takes} without a rule or sampling'
-      )
     struct.assign(self, costs=_check_costs(self.costs, self.strategy.drafter.nodes))
 
   @property

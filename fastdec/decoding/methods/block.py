@@ -205,13 +205,17 @@ class BlockDrafter(ReadingDrafter):
     if self.sampling is not None and self.siblings is not None:
       drawing = Drawing(self.siblings, self.sampling.log_probs, keys, module.vocab_size)
     tree = lattice.fill(candidates, plan(topology, root, drawing))
-    tokens = tree.filled
-    if self.confidence is not None:  # each looks at the tokens before its own only
-      sure = jax.nn.sigmoid(module.confidence(params, states, tokens[:, :-1]))
-      is_kept = jnp.cumprod(sure >= self.confidence, axis=1, dtype=jnp.int32) > 0
-      acceptable = jnp.pad(is_kept, ((0, 0), (1, 0)), constant_values=True)
-      topology = dataclasses.replace(topology, acceptable=acceptable)
-    return Draft(tokens, topology, tree.laws, calls=1), state
+    draft = Draft(tree.filled, topology, tree.laws, calls=1)
+    if module.has_confidence and self.tree is None:  # each looks at the tokens before its own only
+      sure = jax.nn.sigmoid(module.confidence(params, states, draft.tokens[:, :-1]))
+      chances = jnp.pad(jnp.cumprod(sure, axis=1), ((0, 0), (1, 0)), constant_values=1)
+      draft = dataclasses.replace(draft, chances=chances)
+      if self.confidence is not None:
+        is_kept = jnp.cumprod(sure >= self.confidence, axis=1, dtype=jnp.int32) > 0
+        acceptable = jnp.pad(is_kept, ((0, 0), (1, 0)), constant_values=True)
+        topology = dataclasses.replace(topology, acceptable=acceptable)
+        draft = dataclasses.replace(draft, topology=topology)
+    return draft, state
 
   def lattice(
     self,

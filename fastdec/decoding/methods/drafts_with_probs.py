@@ -33,10 +33,6 @@ class DraftsWithProbs(LoopStrategy):
     return False
 
   @property
-  def knows_chances(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-    return self.drafts_trees and self.grows
-
-  @property
   def siblings(self) -> Siblings | None:
     """How nodes are drawn from q; None: drafts are guesses."""
     if self.sampling is None:

@@ -76,7 +76,7 @@ class LookupDrafter:
   def propose(
     self, target: Bound, state: Searched, root: Int[Array, ' b'], keys: Array | None
   ) -> tuple[Draft, Searched]:
-    copied, is_known = jax.vmap(
+    copied, is_known, matched_b = jax.vmap(
       functools.partial(_continuation, ngram=self.ngram, count=self.nodes - 1)
     )(state)
     if self.pool is not None:
@@ -84,7 +84,10 @@ class LookupDrafter:
     tokens = jnp.concatenate([root[:, None], copied], axis=1)
     acceptable = jnp.pad(is_known, ((0, 0), (1, 0)), constant_values=True)
     chain = dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)
-    return Draft(tokens, chain), state
+
+    # Laplace's rule of succession, as if each token that matches were a right guess
+    share_b = (matched_b + 1.0) / (matched_b + 2.0)
+    return Draft(tokens, chain, chances=share_b[:, None] ** jnp.arange(self.nodes)[None]), state
 
   def observe(self, target: Bound, state: Searched, step: Step) -> Searched:
     return state.append(step)
@@ -111,8 +114,9 @@ def source_text(model: Model, prompt: Prompt) -> tuple[Int[Array, 'b s'], Int[Ar
 
 def _continuation(
   searched: Searched, ngram: int, count: int
-) -> tuple[Int[Array, ' k'], Bool[Array, ' k']]:
-  """Returns `count` tokens after the best match in one row's text, and a mask of known ones."""
+) -> tuple[Int[Array, ' k'], Bool[Array, ' k'], Int[Array, '']]:
+  """Returns `count` tokens after the best match in one row's text, a mask of known ones, and how
+  many tokens match."""
   tokens, root = searched.text.tokens, searched.text.length - 1
   # The latest of the longest matches
   matched = match_suffix(searched, ngram)
@@ -121,7 +125,8 @@ def _continuation(
   index = jnp.arange(1, count + 1, dtype=jnp.int32)
   index = place + jnp.where(in_source, index, 1 + (index - 1) % jnp.maximum(root - place, 1))
   is_known = (matched[place] > 0) & (~in_source | (index < searched.source_length))
-  return jnp.where(is_known, tokens.at[index].get(mode='clip'), tokens[root]), is_known
+  copied = jnp.where(is_known, tokens.at[index].get(mode='clip'), tokens[root])
+  return copied, is_known, matched[place]
 
 
 def match_suffix(searched: Searched, longest: int) -> Int[Array, ' t']:

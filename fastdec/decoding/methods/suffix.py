@@ -152,7 +152,6 @@ class Suffix(LoopStrategy):
   least: Any = 0.1
   sampling: Sampling | None = None
   joins = True
-  knows_chances = True
 
   def __post_init__(self) -> None:
     longest = size('longest', self.longest, 1, 'a length to look for, 1 or more', LONGEST)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fastdec as fd
-from fastdec.decoding.methods.adaptive import AdaptiveDrafter
-from fastdec.decoding.protocol import Draft
+from fastdec.decoding.methods.adaptive import CLASSES, KEEP, PRIOR, AdaptiveDrafter, Watched
+from fastdec.decoding.protocol import Accepted, Draft, Step
 from fastdec.struct import Bound
 from tests.decoding.fakes import HashLM
 
@@ -31,11 +31,32 @@ class Fixed:
     tree = fd.Topology.from_parents(jnp.asarray(self.parents))
     return Draft(tokens, tree, chances=self.chances), state
 
+  def observe(self, target: Bound, state: Any, step: Step) -> Any:
+    return state
 
-def propose(chances: Any, is_running: Any, parents: Any = PARENTS) -> Any:
-  drafter = AdaptiveDrafter(Fixed(parents, jnp.asarray(chances)), tuple(COSTS.items()))
-  root = jnp.full(len(parents), 3, jnp.int32)
-  return drafter.propose(Bound(HashLM(), {}), ((), jnp.asarray(is_running)), root, None)[0]
+
+TARGET = Bound(HashLM(), {})
+
+
+def start(chances: Any, is_running: Any) -> tuple[AdaptiveDrafter, Watched]:
+  drafter = AdaptiveDrafter(Fixed(PARENTS, chances), tuple(COSTS.items()))
+  nothing = jnp.zeros((2, CLASSES))
+  return drafter, Watched((), jnp.asarray(is_running), nothing, nothing)
+
+
+def propose(drafter: AdaptiveDrafter, state: Watched) -> tuple[Any, Any]:
+  return drafter.propose(TARGET, state, jnp.full(2, 3, jnp.int32), None)
+
+
+def observe(drafter: Any, state: Watched, draft: Draft, accepted: Any, count: Any) -> Watched:
+  """Tells the drafter of each row's last accepted node, and of the tokens that were emitted."""
+  zeros, floats = jnp.zeros((2, 6), jnp.int32), jnp.zeros((2, 6, 1))
+  step = Step(
+    draft=draft, hidden=floats, taps=(), logits=floats, path=zeros, root=zeros[:, 0],
+    accepted=Accepted(jnp.asarray(accepted, jnp.int32), zeros[:, 0]),
+    count=jnp.asarray(count, jnp.int32), tokens=zeros, length=zeros[:, 0],
+  )  # fmt: skip
+  return drafter.observe(TARGET, state, step)
 
 
 @pytest.mark.parametrize('is_running', [[True, True], [True, False], [False, True]])
@@ -46,7 +67,7 @@ def test_the_width_is_that_of_most_tokens_for_its_cost(seed: int, is_running: li
   for row in range(2):
     for node in range(1, 6):
       chances[row, node] = chances[row, PARENTS[row, node]] * rng.choice([0.1, 0.5, 0.95])
-  draft = propose(chances, is_running)
+  draft, _ = propose(*start(jnp.asarray(chances), is_running))
 
   rates = {}
   for width, cost in COSTS.items():
@@ -66,6 +87,38 @@ def test_the_width_is_that_of_most_tokens_for_its_cost(seed: int, is_running: li
     np.testing.assert_array_equal(tree.mask, expected.mask)
     np.testing.assert_array_equal(tree.depths, expected.depths)
     assert tree.acceptable[row].tolist() == [place < width for place in range(6)]
+
+
+def test_chances_are_calibrated_by_what_was_kept() -> None:
+  """Two rows count together, finished rows do not, and older calls count less."""
+  chances = jnp.asarray([[1, 0.9, 0.5, 0.4, 0.3, 0.2], [1, 0.9, 0.5, 0.5, 0.2, 0.1]], jnp.float32)
+  drafter, state = start(chances, [True, True])
+  tried, kept = 0.0, 0.0
+  for accepted, count in [([1, 0], [2, 1]), ([0, 1], [1, 2]), ([1, 0], [2, 0])]:
+    draft, state = propose(drafter, state)
+    assert int(draft.choice) > 0  # the likeliest node is scored in each call
+    state = observe(drafter, state, draft, accepted, count)
+    running = np.array(count) > 0
+    tried = KEEP * tried + running.sum()
+    kept = KEEP * kept + ((np.array(accepted) == 1) & running).sum()
+  np.testing.assert_allclose(
+    state.calibrate(chances)[:, 1], (kept + PRIOR * 0.9) / (tried + PRIOR), rtol=1e-6
+  )
+  assert state.calibrate(chances)[:, 0].tolist() == [1, 1]
+
+
+def test_guesses_that_are_never_kept_are_given_up_and_tried_again() -> None:
+  """The drafter is sure, and wrong: most calls become greedy ones."""
+  drafter, state = start(
+    jnp.broadcast_to(jnp.asarray([1, 0.9, 0.8, 0.7, 0.6, 0.5]), (2, 6)), [True, True]
+  )
+  choices = []
+  for _ in range(400):
+    draft, state = propose(drafter, state)
+    state = observe(drafter, state, draft, [0, 0], [1, 1])
+    choices.append(int(draft.choice))
+  assert choices[0] > 0 and choices[100:].count(0) > 0.9 * 300
+  assert max(choices[100:]) > 0
 
 
 def test_a_call_that_expects_nothing_is_a_greedy_one() -> None:
@@ -95,7 +148,6 @@ def test_a_call_that_expects_nothing_is_a_greedy_one() -> None:
     (fd.Suffix(nodes=4), {}, 'costs='),
     (fd.Suffix(nodes=4), [1, 2], 'costs='),
     (fd.Suffix(nodes=4, sampling=fd.Sampling(1.0)), {4: 1}, 'sampling to Adaptive'),
-    (fd.PromptLookup(k=4), {1: 1, 4: 2}, 'PromptLookup does not say how likely'),
     (fd.Union(fd.Forced(), fd.Forced()), {1: 1}, 'Union cannot be a part'),
     (fd.Jacobi(4), {4: 1}, 'this Jacobi cannot be a part of Adaptive'),
   ],
