@@ -145,7 +145,8 @@ class AdaptiveDrafter:
       shares_bn = jnp.where(with_rows(tree.depths, 2) > 0, 2 + 2 * with_rows(tree.ranks, 2), 1)
       chances = 1 / jnp.where(with_rows(tree.mask, 3), shares_bn[:, None], 1).prod(axis=-1)
     acceptable = jnp.broadcast_to(tree.acceptable, draft.tokens.shape)
-    draft = dataclasses.replace(draft, chances=jnp.where(acceptable, chances, 0))
+    chances = jnp.where(acceptable, chances, 0).astype(jnp.float32)
+    draft = dataclasses.replace(draft, chances=chances)
     if not tree.is_chain:
       draft = _sort(draft)
 
@@ -173,14 +174,14 @@ class AdaptiveDrafter:
     is_scored_bn = is_scored_bn.at[:, 0].set(False)
     above = jnp.broadcast_to(tree.mask, (*is_scored_bn.shape, tree.n))
     is_kept_bn = is_scored_bn & take_node(above, step.accepted.node)
-    of_class = jax.nn.one_hot(_class_of(step.draft.chances), CLASSES)
-    return Watched(
-      own=self.drafter.observe(target, state.own, step),
-      is_running=is_running,
-      scored=KEEP * state.scored
-      + jnp.einsum('bn,bnc->bc', is_scored_bn.astype(jnp.float32), of_class),
-      kept=KEEP * state.kept + jnp.einsum('bn,bnc->bc', is_kept_bn.astype(jnp.float32), of_class),
-    )
+    of_class = jax.nn.one_hot(_class_of(step.draft.chances), CLASSES, dtype=jnp.float32)
+
+    def count(counts: Float[Array, 'b c'], nodes: Bool[Array, 'b n']) -> Float[Array, 'b c']:
+      return KEEP * counts + jnp.einsum('bn,bnc->bc', nodes.astype(jnp.float32), of_class)
+
+    own = self.drafter.observe(target, state.own, step)
+    scored, kept = count(state.scored, is_scored_bn), count(state.kept, is_kept_bn)
+    return Watched(own, is_running, scored, kept)
 
 
 def _sort(draft: Draft) -> Draft:
