@@ -280,10 +280,10 @@ def test_the_edges_of_a_lattice_have_the_scores_of_its_authors_code(family, case
 
 @jax.jit
 def proposed(drafter, target, cache, features, root):
-  """Returns the tokens of a draft, their parents, and which of them are acceptable."""
+  """Returns the tokens of a draft, their parents, which of them are acceptable, and chances."""
   draft, _ = drafter.propose(target, Read(cache, features[:, -1]), root[None], None)
   tree = draft.topology
-  return draft.tokens, jnp.asarray(tree.parents), jnp.asarray(tree.acceptable)
+  return draft.tokens, jnp.asarray(tree.parents), jnp.asarray(tree.acceptable), draft.chances
 
 
 def paths_of(tokens, parents):
@@ -306,7 +306,7 @@ def test_trees_of_families_are_those_of_its_authors_code(family, case):
     _, cache = block_of(Bound(*draft), case.target, features, cache, root)
     for nodes in sizes:
       drafter = fd.BlockDraft(draft, choices=nodes, width=4, families=True).drafter
-      tokens, parents, _ = proposed(drafter, case.target, cache, features, root)
+      tokens, parents, *_ = proposed(drafter, case.target, cache, features, root)
       name = f'{prefix}tree{nodes}_'
       wanted = paths_of(case[f'{name}tokens'], case[f'{name}parents'])
       assert paths_of(tokens[0], parents[0]) == wanted
@@ -335,9 +335,13 @@ def test_a_chain_ends_where_its_authors_code_ends_it(family, case):
     lengths = []
     for least in thresholds:
       drafter = fd.BlockDraft(tuple(draft), confidence=float(least)).drafter
-      tokens, _, acceptable = proposed(drafter, case.target, cache, features, root)
+      tokens, _, acceptable, chances = proposed(drafter, case.target, cache, features, root)
       np.testing.assert_array_equal(tokens[0, 1:], case[f'{prefix or "block_"}tokens'])
       lengths.append(int(acceptable[0].sum()) - 1)
+
+      # A token is kept if those before it are: `Adaptive` has the product.
+      sure = 1 / (1 + np.exp(-case[f'{prefix}confidence_logits']))
+      np.testing.assert_allclose(chances[0], np.cumprod([1, *sure]), rtol=1e-4)
     assert lengths == case[f'{prefix}verify_lengths'].tolist()
 
 

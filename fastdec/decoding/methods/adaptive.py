@@ -149,6 +149,7 @@ class AdaptiveDrafter:
     draft = dataclasses.replace(draft, chances=chances)
     if not tree.is_chain:
       draft = _sort(draft)
+    assert draft.chances is not None
 
     # The width of most tokens for its cost
     chances_bn = state.calibrate(draft.chances)
@@ -170,8 +171,8 @@ class AdaptiveDrafter:
   def observe(self, target: Bound, state: Watched, step: Step) -> Watched:
     # Count the nodes below the root that were scored, and those that the rule kept.
     tree, is_running = step.draft.topology, step.count > 0
-    is_scored_bn = tree.acceptable & is_running[:, None]
-    is_scored_bn = is_scored_bn.at[:, 0].set(False)
+    assert step.draft.chances is not None  # by `propose`
+    is_scored_bn = jnp.asarray(tree.acceptable).at[:, 0].set(False) & is_running[:, None]
     above = jnp.broadcast_to(tree.mask, (*is_scored_bn.shape, tree.n))
     is_kept_bn = is_scored_bn & take_node(above, step.accepted.node)
     of_class = jax.nn.one_hot(_class_of(step.draft.chances), CLASSES, dtype=jnp.float32)
