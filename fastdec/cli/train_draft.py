@@ -86,9 +86,7 @@ from fastdec.files import (
   write_text,
 )
 from fastdec.folders.drafts import draft_content, is_replaceable
-from fastdec.heads.block import BlockNetwork
 from fastdec.heads.draft import check_target
-from fastdec.heads.eagle import EagleNetwork
 from fastdec.heads.medusa import MedusaHeads
 from fastdec.hub.published import publish_draft
 from fastdec.kernels.packing import pack_if_faster
@@ -443,7 +441,10 @@ class _Plan:
     if rows * length > places:
       anchors = max(places // rows, 1)  # a batch with too many places learns at a sample of them
     loss = DraftLoss(passes=PASSES, anchors=anchors, **LOSSES[args.loss])
-    settings = {'draft': _choose_draft(args, model), 'loss': loss, 'sample': 0}
+    draft: Any = _choose_draft(args, model)
+    if args.start is not None:
+      draft = TrainedDraft(args.start, GUESSES)
+    settings = {'draft': draft, 'loss': loss, 'sample': 0}
     return cls(args, target, rows, length, plan_network, train_network, settings)
 
   def on_text(self, folder: pathlib.Path, steps: int) -> dict[str, Any]:
@@ -643,19 +644,22 @@ def _open_model(args: argparse.Namespace, prompts: Sequence[Prompt]) -> fd.Gener
 
 def _check_start(args: argparse.Namespace, model: Any) -> None:
   """Raises UserError if the draft of --start has a different kind or model."""
-  draft = Bound(*fd.load_draft(args.start))
-  wanted = BlockNetwork
-  if args.kind.startswith('eagle'):
-    wanted = EagleNetwork
-  if args.kind == 'heads' or type(draft.module) is not wanted:
-    raise UserError(f'--start={args.start} is not a draft of --kind={args.kind}')
-  check_target(draft, model)
+  own, usual = Bound(*fd.load_draft(args.start)), None
+  if args.kind != 'heads':
+    usual = _choose_draft(args, model).network(model)
+  for name in ('entry', 'edge_kind', 'conv', 'causal'):
+    has, needs = getattr(own.module, name, None), getattr(usual, name, None)
+    is_size = name == 'conv' and has and needs
+    if usual is None or (has != needs and not is_size):
+      raise UserError(
+        f'--start={args.start} is not a draft of --kind={args.kind}: it has {name}={has!r}, and'
+        f' that kind has {needs!r}'
+      )
+  check_target(own, model)
 
 
-def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockConfig | TrainedDraft:
-  """Returns the settings of the draft to begin with."""
-  if args.start is not None:
-    return TrainedDraft(args.start, GUESSES)
+def _choose_draft(args: argparse.Namespace, model: Any) -> EagleConfig | BlockConfig:
+  """Returns the settings of a new draft."""
   settings: dict[str, Any] = {'published': args.kind in PUBLISHED}
   settings['init'] = 'target'
   if isinstance(model, T5):

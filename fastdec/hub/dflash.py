@@ -38,8 +38,33 @@ UnreadDraft = tuple[BlockNetwork, Params]  # network and parameters
 AT_THE_TOP = (
   'block_size', 'num_target_layers', 'is_causal', 'mask_token_id', 'emb_dim', 'sliding_window',
 )  # fmt: skip
-PROJECTORS = ('DSpark', 'Domino', 'DFlash2', 'LiLiCorr')  # parts of the names of classes
-SCALINGS = {'input_embedding_scale', 'output_multiplier', 'final_logit_softcapping'}  # DFlash 2
+CLASSES = {  # of values of `projector_type`
+  'dspark': 'DSparkDraftModel', 'domino': 'DominoDraftModel', 'dflash2': 'DFlash2DraftModel',
+  'lilicorr': 'LiLiCorrDraftModel',
+}  # fmt: skip
+EDGES = {'domino': 'rnn', 'dflash2': 'selector', 'lilicorr': 'correlator'}
+SCALINGS = {
+  'input_embedding_scale': 'embedding_scale', 'output_multiplier': 'logit_scale',
+  'final_logit_softcapping': 'logit_cap',
+}  # fmt: skip
+KEYS = {  # of dflash_config: the network's fields
+  'dspark': {
+    'markov_rank': 'markov', 'markov_head_type': 'markov_kind',
+    'enable_confidence_head': 'has_confidence',
+    'confidence_head_with_markov': 'confidence_sees_guess',
+  },
+  'domino': {
+    'emb_dim': 'markov', 'gru_hidden_dim': 'gru', 'shift_label': 'drops_last',
+    'pure_draft_prefix_len': 'bare',
+  },
+  'dflash2': {'selector_rank': 'markov', 'selector_top_k': 'candidates', **SCALINGS},
+  'lilicorr': {'lilicorr_factor_dim': 'markov', 'lilicorr_candidate_topk': 'candidates'},
+}  # fmt: skip
+NEEDED = 'markov', 'gru', 'candidates'
+CORRELATOR = {  # the fields of `CorrelatorConfig`
+  'lilicorr_num_layers': 'layers', 'lilicorr_num_heads': 'heads', 'lilicorr_logit_scale': 'scale',
+  'lilicorr_vector_eps': 'epsilon',
+}  # fmt: skip
 OLD = 'logit_head.'  # prefix of the names of heads in early files
 DSPARK_DEFAULTS = {  # of speculators
   'markov_rank': 256, 'enable_confidence_head': True, 'confidence_head_with_markov': True,
@@ -114,13 +139,13 @@ def dflash(
         ' one another: remove the wrong one'
       )
   fields = read_fields(BlockFields, flat)
-  projector, classes = fields.projector_type, ' '.join(read_architectures(config))
-  for name in PROJECTORS:
-    if projector is None and name in classes:
-      projector = name.lower()
+  projector, own_classes = fields.projector_type, ' '.join(read_architectures(config))
+  for name, own_class in CLASSES.items():
+    if projector is None and own_class in own_classes:  # Automodel's is Qwen3DFlash2DraftModel
+      projector = name
   known = {field.name for field in dataclasses.fields(BlockFields)}
   if projector != 'dflash2':
-    known -= SCALINGS
+    known -= SCALINGS.keys()
   check_options({'model_type': projector, **inner}, known)
 
   # Find what each kind has besides the layers.
@@ -138,29 +163,18 @@ def dflash(
   needed = functools.partial(_needed, fields)
   if fields.conv_kernel_size or fields.conv_group_size or projector == 'dflash2':
     options |= {'conv': needed('conv_kernel_size'), 'conv_group': needed('conv_group_size')}
-  if projector == 'domino':
-    shifts = bool(fields.shift_label)
-    options |= {'edge': 'rnn', 'markov': needed('emb_dim'), 'gru': needed('gru_hidden_dim')}
-    options |= {'drops_first': not shifts, 'drops_last': shifts}
-    options |= {'bare': fields.pure_draft_prefix_len or 0}
-  if projector == 'dflash2':
-    options |= {'edge': 'selector', 'markov': needed('selector_rank')}
-    options |= {'candidates': needed('selector_top_k')}
-    options |= {'embedding_scale': fields.input_embedding_scale or 1.0}
-    options |= {'logit_scale': fields.output_multiplier or 1.0}
-    options |= {'logit_cap': fields.final_logit_softcapping}
+  if projector in EDGES:
+    options['edge'] = EDGES[projector]
+    for key, name in KEYS[projector].items():
+      value = needed(key) if name in NEEDED else getattr(fields, key)
+      if value is not None:
+        options[name] = value
+    options['drops_first'] = not options.get('drops_last')
   if projector == 'lilicorr':
     width = fields.lilicorr_hidden_size or layers.d_model
-    options |= {'edge': 'correlator', 'markov': needed('lilicorr_factor_dim')}
-    options |= {'candidates': needed('lilicorr_candidate_topk')}
-    options['correlator'] = CorrelatorConfig(
-      width,
-      needed('lilicorr_num_layers'),
-      needed('lilicorr_num_heads'),
-      int(width * needed('lilicorr_mlp_ratio')),
-      needed('lilicorr_logit_scale'),
-      needed('lilicorr_vector_eps'),
-    )
+    sizes: dict[str, Any] = {name: needed(key) for key, name in CORRELATOR.items()}
+    sizes |= {'width': width, 'd_ff': int(width * needed('lilicorr_mlp_ratio'))}
+    options['correlator'] = CorrelatorConfig(**sizes)
   return _network(config, fields, layers, tensors, taps, **options)
 
 
@@ -185,8 +199,6 @@ def speculators_block(
     defaults = DSPARK_DEFAULTS
   fields = read_fields(BlockFields, {**defaults, **config})
   layers = nested_layers(config, dtype, ('qwen3',))
-  if 'verifier_norm.weight' in tensors:  # the target's, which only training reads
-    norm(tensors, 'verifier_norm', layers.d_model)
   predicts_next = fields.sample_from_anchor
   if predicts_next is None:
     predicts_next = is_dspark

@@ -10,7 +10,7 @@ from fastdec.errors import UserError
 from fastdec.fields import Size
 from fastdec.hub.families import read_fields
 from fastdec.hub.llama import layer_settings, llama_fields, windows_by_type
-from fastdec.hub.tensors import shaped
+from fastdec.hub.tensors import norm, shaped
 from fastdec.models.api import Params
 from fastdec.models.lm import LMConfig
 from fastdec.models.taps import Taps
@@ -109,6 +109,8 @@ def vocabulary(
   params: Params = {}
   if embeds or 'embed_tokens.weight' in tensors:
     params['embedding'] = shaped(tensors, 'embed_tokens.weight', words, layers.d_model)
+  if 'verifier_norm.weight' in tensors:  # of speculators: the target's, which only training reads
+    norm(tensors, 'verifier_norm', layers.d_model)
   if 't2d' in tensors:  # true for the words of the draft, which also follow from its ids
     shaped(tensors, 't2d', words)
   ids = _target_ids(tensors, draft_words, words)

@@ -142,7 +142,7 @@ def eagle3(
     layers,
     tensors,
     taps,
-    prefixes=('midlayer.',),
+    first='midlayer.',
     norms_last=has_norm,
     recycles_normed=False,
   )
@@ -154,13 +154,10 @@ def speculators_eagle3(
   """Reads EAGLE-3 and P-EAGLE of speculators: layers of Llama or of Qwen3."""
   fields = read_fields(Eagle3Fields, config)
   layers = nested_layers(config, dtype, ('llama', 'qwen3'))
-  if 'verifier_norm.weight' in tensors:  # the target's, which only training reads
-    norm(tensors, 'verifier_norm', layers.d_model)
-  prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
   options: dict[str, Any] = {'recycles_normed': bool(fields.norm_output)}
   if config.get('speculators_model_type') == 'peagle':
     options = _block_options(config)
-  return _eagle3(config, fields, layers, tensors, taps, prefixes, **options)
+  return _eagle3(config, fields, layers, tensors, taps, **options)
 
 
 def peagle(
@@ -169,9 +166,8 @@ def peagle(
   """Reads P-EAGLE of SpecForge."""
   fields = read_fields(Eagle3Fields, config)
   layers = draft_layers('llama', {**config, **IGNORED, 'parallel_drafting': False}, dtype)
-  prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
   taps = taps or _outputs(fields)
-  return _eagle3(config, fields, layers, tensors, taps, prefixes, **_block_options(config))
+  return _eagle3(config, fields, layers, tensors, taps, **_block_options(config))
 
 
 def automodel_eagle3(
@@ -185,8 +181,7 @@ def automodel_eagle3(
   if config.get('parallel_drafting'):
     sizes, options = {'parallel_drafting': False}, _block_options(config)
   layers = draft_layers('llama', {**config, 'sliding_window': None, **sizes}, dtype)
-  prefixes = tuple(f'layers.{i}.' for i in range(layers.layers))
-  return _eagle3(config, fields, layers, tensors, taps, prefixes, **options)
+  return _eagle3(config, fields, layers, tensors, taps, **options)
 
 
 def _block_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +221,7 @@ def deepspec_eagle3(
     )
   if taps is None and fields.target_layer_ids is not None:
     taps = taps_after(fields.target_layer_ids, fields.num_target_layers)
-  return _eagle3(config, fields, layers, tensors, taps, ('layers.0.',), recycles_normed=False)
+  return _eagle3(config, fields, layers, tensors, taps, recycles_normed=False)
 
 
 def nested_layers(config: Mapping[str, Any], dtype: str, model_types: tuple[str, ...]) -> LMConfig:
@@ -267,7 +262,7 @@ def _eagle3(
   layers: LMConfig,
   tensors: Mapping[str, Any],
   taps: Taps | None,
-  prefixes: tuple[str, ...],
+  first: str = 'layers.0.',
   **options: Any,
 ) -> UnreadDraft:
   """Reads the parts that all spellings of EAGLE-3 share.
@@ -278,7 +273,7 @@ def _eagle3(
     layers: sizes of the layers.
     tensors: by their names.
     taps: the target's layers that it reads; None: as config.json names them.
-    prefixes: one for each layer's names; the first layer reads embedding and features.
+    first: prefix of the names of the first layer, which reads embedding and features.
     options: fields of the network in which the spellings differ; of a `ParallelNetwork` with k.
   """
   if fields.norm_before_fc and fields.fc_norm:
@@ -315,10 +310,9 @@ def _eagle3(
       features[f'tap_norm_{i}'] = norm(tensors, f'fc_norm.{i}', d_target)
   if network.norms_joined:
     features['joined_norm'] = norm(tensors, 'input_norm', n * d_target)
-  first, *others = prefixes
   tower = {'layer_0': layer_params(layers, tensors, first, reads=2 * d, is_normed=False)}
-  for i, prefix in enumerate(others, 1):
-    tower[f'layer_{i}'] = layer_params(layers, tensors, prefix)
+  for i in range(1, layers.layers):
+    tower[f'layer_{i}'] = layer_params(layers, tensors, f'layers.{i}.')
   inner = {
     'make_features': features,
     'embedding_norm': norm(tensors, f'{first}input_layernorm', d),

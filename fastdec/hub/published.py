@@ -159,36 +159,19 @@ def _block_config(module: Any, layers: int) -> dict[str, Any]:
   config: dict[str, Any] = {'architectures': ['DFlashDraftModel'], 'model_type': 'qwen3'}
   if module.conv:
     inner |= {'conv_kernel_size': module.conv, 'conv_group_size': module.conv_group}
-  if kind in BIASED:
-    inner |= {'projector_type': 'dspark', 'markov_rank': module.markov}
-    inner |= {'markov_head_type': module.markov_kind}
-    inner |= {'enable_confidence_head': module.has_confidence}
-    inner |= {'confidence_head_with_markov': module.confidence_sees_guess}
-    config['architectures'] = ['DSparkDraftModel']
+  for projector, keys in dflash.KEYS.items():
+    is_this = kind in BIASED if projector == 'dspark' else kind == dflash.EDGES[projector]
+    if is_this:
+      inner |= {'projector_type': projector, 'block_size': module.rows}
+      inner |= {key: getattr(module, name) for key, name in keys.items()}
+      config['architectures'] = [dflash.CLASSES[projector]]
   if kind == 'rnn':
-    inner |= {'projector_type': 'domino', 'emb_dim': module.markov, 'gru_hidden_dim': module.gru}
-    inner |= {'shift_label': module.drops_last, 'pure_draft_prefix_len': module.bare}
-    config |= {'architectures': ['DominoDraftModel'], 'emb_dim': module.markov}
-  if kind == 'selector':
-    inner |= {'projector_type': 'dflash2', 'block_size': module.rows}
-    inner |= {'selector_rank': module.markov, 'selector_top_k': module.candidates}
-    inner |= {'input_embedding_scale': module.embedding_scale}
-    inner |= {'output_multiplier': module.logit_scale, 'final_logit_softcapping': module.logit_cap}
-    config['architectures'] = ['DFlash2DraftModel']
+    config['emb_dim'] = module.markov
   if kind == 'correlator':
     own = module.correlator
-    inner |= {'projector_type': 'lilicorr', 'lilicorr_enabled': True}
-    inner |= {
-      'lilicorr_candidate_topk': module.candidates,
-      'lilicorr_hidden_size': own.width,
-      'lilicorr_num_layers': own.layers,
-      'lilicorr_num_heads': own.heads,
-      'lilicorr_mlp_ratio': own.d_ff / own.width,
-      'lilicorr_factor_dim': module.markov,
-      'lilicorr_vector_eps': own.epsilon,
-      'lilicorr_logit_scale': own.scale,
-    }
-    config['architectures'] = ['LiLiCorrDraftModel']
+    inner |= {key: getattr(own, name) for key, name in dflash.CORRELATOR.items()}
+    inner |= {'lilicorr_enabled': True, 'lilicorr_hidden_size': own.width}
+    inner['lilicorr_mlp_ratio'] = own.d_ff / own.width
   if module.causal != 'windows':  # as SpecForge's layers are without a key
     config['is_causal'] = module.causal == 'all'
     inner |= {'causal': config['is_causal'], 'causal_head': config['is_causal']}

@@ -30,6 +30,7 @@ from fastdec.training.processes import agreed, is_first, wait
 
 DIGITS = 10  # of a digest
 ANOTHER = 'choose another workdir'
+NEWER = {'newer': True}  # metadata of a field: with its default, a stage is named as without it
 POLL_SECONDS = 0.5  # between two looks at a lock that another process holds
 
 
@@ -245,7 +246,8 @@ def plain(value: Any) -> Any:
   """Returns an input as JSON, by which it counts.
 
   A value with a `key` is represented by that (a text by its lines, wherever they lie); a stage by
-  its folder's name; another folder by the hash of its model; a dataclass by its class and fields.
+  its folder's name; another folder by the hash of its model; a dataclass by its class and fields,
+  without those that are marked as `NEWER` and have their default.
   Entries of mappings, such as the inputs, that are named 'mesh' are left out; a dataclass's field
   of that name counts.
   """
@@ -257,7 +259,8 @@ def plain(value: Any) -> Any:
   if dataclasses.is_dataclass(value):
     settings = {'is': type(value).__name__}
     for field in dataclasses.fields(value):
-      settings[field.name] = plain(getattr(value, field.name))
+      if field.metadata != NEWER or getattr(value, field.name) != field.default:
+        settings[field.name] = plain(getattr(value, field.name))
     return settings
   if isinstance(value, Mapping):
     return {name: plain(entry) for name, entry in value.items() if name != 'mesh'}

@@ -14,9 +14,11 @@ import pytest
 import fastdec as fd
 from fastdec.cli import opening, train_draft
 from fastdec.data.text.tokens import TokenPairs
+from fastdec.folders.drafts import save_draft
 from fastdec.struct import Bound
 from fastdec.training import run, written
 from fastdec.training.drafts import kept, trainer
+from fastdec.training.drafts.settings import TrainedDraft
 
 
 @pytest.mark.wide('heads')
@@ -320,11 +322,31 @@ def test_a_draft_is_planned_for_a_budget_and_gives_an_account(
 
   # A training continues with that draft, whose words stay.
   target = Bound(*fd.load(talker))
-  args = argparse.Namespace(kind='eagle', start=str(tmp_path / 'draft'), words=7)
-  started = train_draft._choose_draft(args, target.module).begin(
+  started = TrainedDraft(str(tmp_path / 'draft'), 7).begin(
     target, jax.random.key(0), np.zeros(0, np.int32)
   )
   assert (started.params['ids'] == params['ids']).all()
-  args.kind = 'block'
-  with pytest.raises(fd.UserError, match='is not a draft of --kind=block'):
-    train_draft._check_start(args, target.module)
+  with pytest.raises(fd.UserError, match='is not a draft of --kind=block: it has edge_kind=None'):
+    train_draft._check_start(args_of('block', tmp_path / 'draft'), target.module)
+
+
+def args_of(kind, folder):
+  return argparse.Namespace(kind=kind, start=str(folder), words=7)
+
+
+@pytest.mark.parametrize(('kind', 'message'), [
+  ('eagle', "entry='masks', and that kind has 'joined'"),
+  ('block', "entry='masks', and that kind has 'joined'"),
+  ('dflash', "edge_kind='rnn', and that kind has None"),
+  ('jetspec', "edge_kind='rnn', and that kind has None"),
+  ('dflash2', "edge_kind='rnn', and that kind has 'selector'"),
+  ('heads', 'is not a draft of --kind=heads'),
+])  # fmt: skip
+def test_a_draft_of_another_kind_is_not_trained_further(kind, message, talker, tmp_path):
+  model, _ = fd.load(talker)
+  begun = train_draft._choose_draft(args_of('domino', ''), model)
+  network = begun.network(model)
+  save_draft(tmp_path / 'draft', (network, jax.jit(network.init)(jax.random.key(0))))
+  train_draft._check_start(args_of('domino', tmp_path / 'draft'), model)
+  with pytest.raises(fd.UserError, match=message):
+    train_draft._check_start(args_of(kind, tmp_path / 'draft'), model)

@@ -6,7 +6,14 @@ A draft with the law q learns the token that the target wrote, or the target's w
   kl   KL(p || q)
 
 A draft whose edges choose among candidates (`heads.block`) learns by its logits before the edges,
-and by the token's cross entropy among the candidates, where they have it.
+and by the candidates' scores s where they have the token (LiLiCorr: where they had all before it):
+
+  ce       the token's cross entropy among the candidates
+  margin   by how much s(token) is less than `MARGIN` above the best other one
+  penalty  the expected gap of the target's logits z, E_{c ~ softmax(s)} max(z(token) - z(c), 0)
+
+A recurrent edge (Domino) begins as if it were not there: the loss moves from the logits before it
+to those after it, in the first half of the training.
 
 A loss is the mean over real guesses at each position after the anchors, and then the weighted mean
 over positions that have any. The weights fall by a constant factor.
@@ -34,8 +41,10 @@ from fastdec.struct import Bound
 from fastdec.training.drafts.kept import read_batch
 from fastdec.training.losses import KEPT, Batch, Metrics, judge
 from fastdec.training.means import mean_over, or_nan, weigh, whole_of
+from fastdec.training.stage import NEWER
 
-CHOOSING = ('selector', 'correlator')  # edges between candidates
+CHOICE = {'selector': (1.0, 0.0, 0.0), 'correlator': (0.25, 0.0, 0.25)}  # DFlash 2, LiLiCorr
+MARGIN = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +57,8 @@ class DraftLoss:
       all.
     ce, kl: weights of the two losses.
     decay: weight of each guess relative to the one before.
+    choice: weights of ce, margin and penalty of a choice; None: those of `CHOICE`. LiLiCorr's
+      second variant has 0.125, 0.125 and 0.25.
   """
 
   passes: int = 4
@@ -55,6 +66,7 @@ class DraftLoss:
   ce: float = 1.0
   kl: float = 0.0
   decay: float = 0.9
+  choice: tuple[float, float, float] | None = dataclasses.field(default=None, metadata=NEWER)
 
   def __post_init__(self) -> None:
     if self.passes < 1:
@@ -69,6 +81,8 @@ class DraftLoss:
       raise UserError(
         f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0'
       )
+    if self.choice is not None and not min(self.choice) >= 0 < max(self.choice):
+      raise UserError(f'choice={self.choice}: give weights of 0 or more, one of them above 0')
 
 
 class Guesses(NamedTuple):
@@ -167,12 +181,18 @@ def _judge(
   if settings.kl and not settings.anchors:
     laws = _law(draft, target, hidden, projection)
 
-  chooses = getattr(module, 'edge_kind', None) in CHOOSING
-  links = _link(draft, lesson, guesses) if chooses and module.edge == 'correlator' else None
+  edge, links, base_share = getattr(module, 'edge_kind', None), None, None
+  if edge == 'correlator':
+    links = _link(draft, lesson, guesses)
+  if edge == 'rnn' and 'share' in lesson.batch:
+    base_share = jnp.maximum(1 - 2 * lesson.batch['share'], 0)[:, None]
+  choice = None
+  if edge in CHOICE:
+    choice = settings.choice or CHOICE[edge]
 
   def one_guess(carry: Array, numbered: tuple[Array, Guesses, Any]) -> tuple[Array, Outcome]:
     number, guess, linked = numbered
-    if chooses:
+    if choice:
       logits = module.logits(draft.params, target, guess.states)
     else:
       logits, carry = module.guess_logits(
@@ -184,8 +204,14 @@ def _judge(
     elif settings.kl:
       law = _law(draft, target, anchors.take(hidden, number + 1), projection)
     outcome = _judge_one(draft, logits, law, guess, settings)
-    if chooses:
-      outcome = _judge_choice(draft, logits, guess, linked, outcome)
+    if base_share is not None:
+      base_logits = module.logits(draft.params, target, guess.states)
+      base = _judge_one(draft, base_logits, law, guess, settings)
+      loss = (1 - base_share) * outcome.loss + base_share * base.loss
+      outcome = outcome._replace(loss=loss)
+    if choice:
+      seen = anchors.take(hidden, number + 1) if choice[2] else None
+      outcome = _judge_choice(draft, target, logits, guess, linked, seen, choice, outcome)
     return carry, outcome
 
   if guesses.token.size * (module.words or module.vocab_size) > KEPT:
@@ -201,7 +227,7 @@ class Links(NamedTuple):
   before_ids: Int[Array, '*n b a m']  # candidates of the guess before
   before: Float[Array, '*n b a m r']
   after: Float[Array, '*n b a m r']
-  is_taught: Bool[Array, '*n b a']  # the tokens before are candidates
+  is_taught: Bool[Array, '*n b a']  # all tokens up to this are candidates, and the block is whole
 
 
 def _link(draft: Bound, lesson: Lesson, guesses: Guesses) -> Links:
@@ -224,7 +250,7 @@ def _link(draft: Bound, lesson: Lesson, guesses: Guesses) -> Links:
   for x in module.link(params, lesson.target, *parts):
     links.append(jnp.moveaxis(x.reshape(b, a, n, m, -1), 2, 0))
   known = jnp.cumprod((ids == guesses.token[..., None]).any(-1), axis=0, dtype=jnp.int32) > 0
-  is_taught = jnp.concatenate([jnp.ones_like(known[:1]), known[:-1]])
+  is_taught = known & guesses.is_real.all(0)
   return Links(jnp.concatenate([ids[:1], ids[:-1]]), links[0], links[1], is_taught)
 
 
@@ -236,26 +262,55 @@ def best_of(module: Any, logits: Float[Array, '*b w']) -> tuple[Array, Array]:
 
 def _judge_choice(
   draft: Bound,
+  target: Bound,
   logits: Float[Array, 'b a w'],
   guess: Guesses,
   linked: Links | None,
+  seen: Float[Array, 'b a d'] | None,
+  weights: tuple[float, float, float],
   outcome: Outcome,
 ) -> Outcome:
-  """Adds the loss of a choice among candidates, which decides whether the guess is right."""
+  """Adds the losses of a choice among candidates, which decides whether the guess is right.
+
+  Args:
+    draft, target: with their parameters.
+    logits: of all words, before edges.
+    guess: the token, and that before it.
+    linked: of the edge 'correlator'.
+    seen: the target's state that predicts the token, for a penalty.
+    weights: of ce, margin and penalty.
+    outcome: by the logits.
+  """
   module, params = draft
   words, _ = best_of(module, logits)
+  is_word = words == _find_word(draft, guess.token)[0][..., None]
+  is_taught = is_word.any(-1) & outcome.has_word
   if linked is None:
     scores = module.scaled(jnp.take_along_axis(logits, words, axis=-1))
     after, carry = module.after(params, words), module.start_carry(guess.states)
     added, _ = module.bias(params, guess.before, after, guess.states, carry)
-    scores, is_taught = scores + added.astype(scores.dtype), True
+    scores += added.astype(scores.dtype)
   else:
     place = (linked.before_ids == guess.before[..., None]).argmax(-1)[..., None, None]
     latent = jnp.take_along_axis(linked.before, place, axis=2)[:, :, 0]
-    scores, is_taught = jnp.einsum('bar,bamr->bam', latent, linked.after), linked.is_taught
-  is_word = words == _find_word(draft, guess.token)[0][..., None]
-  nll = -jnp.where(is_word, jax.nn.log_softmax(scores, axis=-1), 0).sum(-1)
-  loss = outcome.loss + jnp.where(is_taught & outcome.has_word, nll, 0)
+    scores = jnp.einsum('bar,bamr->bam', latent, linked.after)
+    is_taught &= linked.is_taught
+
+  def of_token(x: Float[Array, 'b a m']) -> Float[Array, 'b a']:
+    return jnp.where(is_word, x, 0).sum(-1)
+
+  ce, margin, penalty = weights
+  log_probs = jax.nn.log_softmax(scores, axis=-1)
+  loss = -ce * of_token(log_probs)
+  if margin:
+    best = jnp.where(is_word, -jnp.inf, scores).max(-1)
+    loss += margin * jnp.maximum(MARGIN + best - of_token(scores), 0)
+  if penalty:
+    z = jax.lax.stop_gradient(target.module.unembed(target.params, seen))
+    z = jnp.take_along_axis(z, ids_of(params, words), axis=-1)
+    gap = jnp.maximum(of_token(z)[..., None] - z, 0)
+    loss += penalty * (jnp.exp(log_probs) * gap).sum(-1)
+  loss = outcome.loss + jnp.where(is_taught, loss, 0)
   is_right = jnp.take_along_axis(is_word, scores.argmax(-1)[..., None], axis=-1)[..., 0]
   return outcome._replace(loss=loss, is_right=is_right & outcome.has_word)
 

@@ -26,8 +26,9 @@ from fastdec.models.stacks import StackConfig
 from fastdec.models.taps import check_taps
 from fastdec.struct import Bound
 from fastdec.training.drafts.start import INITS, layers_like, start_params
+from fastdec.training.stage import NEWER
 
-NEWER = 'causal', 'conv', 'edge'  # settings of a block
+Edge = Literal['none', 'markov', 'rnn', 'selector', 'correlator']
 CHOICES = {'selector': 16, 'correlator': 8}  # candidates, if no number is given
 Several = Annotated[int, Between(2, 999)]  # tokens of a block
 Words = Int[np.ndarray, ' n']  # tokens that the base has written
@@ -60,8 +61,12 @@ class NetworkConfig:
 
   @property
   def key(self) -> dict[str, Any]:
-    """Settings that count in a stage's name; a trained draft counts by its content."""
-    settings = {'is': type(self).__name__, **dataclasses.asdict(self)}
+    """Settings that count in a stage's name, as in `stage.plain`; a trained draft counts by its
+    content."""
+    settings: dict[str, Any] = {'is': type(self).__name__}
+    for field in dataclasses.fields(self):
+      if field.metadata != NEWER or getattr(self, field.name) != field.default:
+        settings[field.name] = getattr(self, field.name)
     if self.begins_trained:
       settings['init'] = draft_content(self.init)
     return settings
@@ -150,21 +155,14 @@ class BlockConfig(NetworkConfig):
   """The rows of a block in one pass, and a bias from the token before each."""
 
   k: Several = 8  # the root and 7 guesses
-  causal: bool = False  # rows see no later ones (JetSpec)
-  conv: Zero = 0  # kernel of convolutions over the rows (DFlash 2: 2); 0: none
-  edge: Literal['none', 'markov', 'rnn', 'selector', 'correlator'] = 'markov'
+  # rows see no later ones (JetSpec)
+  causal: bool = dataclasses.field(default=False, metadata=NEWER)
+  # kernel of convolutions over the rows (DFlash 2: 2); 0: none
+  conv: Zero = dataclasses.field(default=0, metadata=NEWER)
+  edge: Edge = dataclasses.field(default='markov', metadata=NEWER)
   markov: Zero = 64  # rank of the edge's vectors; 0: none
   markov_kind: Literal['vanilla', 'gated', 'rnn'] = 'vanilla'
   candidates: Zero = 0  # words of each row that the bias may reorder in decoding; 0: all
-
-  @property
-  def key(self) -> dict[str, Any]:
-    """See `NetworkConfig.key`; blocks without newer settings keep their names."""
-    settings = super().key
-    for field in dataclasses.fields(self):
-      if field.name in NEWER and settings[field.name] == field.default:
-        del settings[field.name]
-    return settings
 
   @property
   def depth(self) -> int:

@@ -13,11 +13,13 @@ how they read the base, so they hand over `data`, whose `open()` returns the mat
 """
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fastdec import folders
 from fastdec.errors import UserError
@@ -29,7 +31,7 @@ from fastdec.struct import Bound
 from fastdec.training.drafts.calibration import fit_temperatures
 from fastdec.training.drafts.losses import DraftLoss, draft_accuracy
 from fastdec.training.drafts.tasks import finetuned_draft_task, frozen_draft_task, split
-from fastdec.training.losses import head_accuracy
+from fastdec.training.losses import Batch, head_accuracy
 from fastdec.training.run import RunConfig, Training, carry_out
 from fastdec.training.state import Task, finetuned_heads_task, frozen_heads_task
 
@@ -106,6 +108,8 @@ def plan_network(
   samples = {'dev': material.draft_batches()}
   if sample:
     samples['training'] = [batches[i] for i in range(sample)]
+  if getattr(module, 'edge', None) == 'rnn':  # whose loss changes as training goes on
+    batches = batches.map_with_index(functools.partial(_add_share, steps=on.run.steps))
   if p1_share:
     task = finetuned_draft_task(target, start, loss, p1_share, on.run.label_smoothing)
   else:
@@ -136,6 +140,12 @@ def plan_network(
     save_draft(folder / 'draft', (module, kept))
 
   return Training(task, batches, [target.module, module], save, evaluate)
+
+
+def _add_share(index: int, batch: Batch, steps: int) -> Batch:
+  """Adds the share of the training that was done before this batch, for each row."""
+  share = np.full(len(batch['target']), min(index / steps, 1.0), np.float32)
+  return {**batch, 'share': share}
 
 
 def train_heads(

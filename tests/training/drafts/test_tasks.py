@@ -115,17 +115,21 @@ def guesses_of(draft, lesson, passes):
   """Returns the rows, and the logits of each guess."""
   rows = make_guesses(draft, lesson, passes)
   carry, by_row = draft.module.start_carry(rows.states[0]), []
-  for state, before in zip(rows.states, rows.before, strict=True):
-    logits, carry = draft.module.guess_logits(draft.params, lesson.target, state, before, carry)
+  for i, (state, before) in enumerate(zip(rows.states, rows.before, strict=True)):
+    logits, carry = draft.module.guess_logits(
+      draft.params, lesson.target, state, before, carry, number=i
+    )
     by_row.append(logits)
   return rows, by_row
 
 
-def by_hand(draft, target, batch, settings):
-  """Computes the loss, one guess at a time."""
+def by_hand(draft, target, batch, settings, by_rows=False):
+  """Computes the loss, one guess at a time; `by_rows`: by the logits before any edge."""
   lesson = lesson_on(target, batch)
   seen, anchors = lesson.features, lesson.anchors
   rows, guessed = guesses_of(draft, lesson, settings.passes)
+  if by_rows:
+    guessed = [draft.module.logits(draft.params, target, state) for state in rows.states]
   n, (b, a) = len(rows.token), rows.token[0].shape
   each, counts, rights = np.zeros((n, b, a)), np.zeros((n, b, a)), []
   ids = np.asarray(draft.params['ids']) if 'ids' in draft.params else np.arange(VOCAB)
@@ -166,6 +170,70 @@ def test_a_loss_is_the_weighted_mean_of_its_guesses(kind, words, settings, targe
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
   np.testing.assert_allclose([metrics[f'accuracy_{i + 1}'] for i in range(3)], rights, rtol=1e-6)
   assert metrics['tokens'] == anchors_of(batch).is_real.sum()
+
+
+def slopes_of(draft, lesson, settings):
+  loss = lambda params: draft_loss(Bound(draft.module, params), lesson, settings)[0]
+  return jax.jit(jax.grad(loss))(draft.params)
+
+
+@pytest.mark.parametrize(('share', 'of_rows'), [(0, 1), (0.125, 0.75), (0.5, 0)])
+def test_domino_s_loss_moves_from_its_rows_to_its_edges(share, of_rows, target):
+  batch, settings = batch_of('translation', 1), DraftLoss(ce=0.5, kl=0.25)
+  draft = bound(network('block', 'translation', **KINDS['domino']), 5)
+  lesson = lesson_on(target, batch | {'share': jnp.full(len(batch['target']), share)})
+  rows, edges = (by_hand(draft, target, batch, settings, by_rows)[0] for by_rows in (True, False))
+  loss, _ = loss_of(draft, lesson, settings)
+  np.testing.assert_allclose(loss, of_rows * rows + (1 - of_rows) * edges, rtol=1e-5)
+  slopes = slopes_of(draft, lesson, settings)
+  assert any(map(np.any, jax.tree.leaves(slopes['network']['tower'])))
+  for slope in (slopes['after'], slopes['network']['gru_state']['kernel']):
+    assert np.any(slope) == (share > 0)
+
+
+@pytest.mark.parametrize('choice', [(0.25, 0.0, 0.25), (0.125, 0.125, 0.25), (0.0, 1.0, 0.0)])
+def test_the_losses_of_a_lattice(choice, target):
+  """Margin: the token's score must be 2 above the best other one. Penalty: the gap of the target's
+  logits, weighted by the chances of the candidates."""
+  batch = batch_of('translation', 1)
+  module = network('block', 'translation', **KINDS['lilicorr'] | {'candidates': 8})
+  draft, lesson = bound(module, 5), lesson_on(target, batch)
+  rows, _ = guesses_of(draft, lesson, 3)
+  links = losses._link(draft, lesson, rows)
+  z = np.asarray(target.module.unembed(target.params, lesson.features.hidden), np.float64)
+  n, *_ = rows.token.shape
+  ids = [np.asarray(draft.module.logits(draft.params, target, state)) for state in rows.states]
+  ids = np.argsort(-np.stack(ids), axis=-1, kind='stable')[..., :8]
+  expected, taught = np.zeros(rows.token.shape), 0
+  for at in map(tuple, np.argwhere(np.asarray(rows.is_real.all(0)))):
+    place = int(lesson.anchors.place[at])
+    chosen = 0
+    for i in range(n):
+      token = int(rows.token[(i, *at)])
+      own = ids[(i, *at)].tolist()
+      if token not in own:
+        break
+      into = np.asarray(links.after[(i, *at)], np.float64)
+      scores = into @ np.asarray(links.before[(i, *at)], np.float64)[chosen]
+      chosen, taught = own.index(token), taught + 1
+      chances = np.exp(scores) / np.exp(scores).sum()
+      laws = z[at[0], place + 1 + i]
+      terms = (
+        -np.log(chances[chosen]),
+        max(0, 2 - scores[chosen] + np.delete(scores, chosen).max()),
+        chances @ np.maximum(laws[token] - laws[own], 0),
+      )
+      expected[(i, *at)] = np.dot(choice, terms)
+  assert taught > 10
+  settings = DraftLoss(decay=0.8, choice=choice)
+  base, _ = by_hand(draft, target, batch, settings)
+  weights = 0.8 ** np.arange(n)
+  means = expected.sum((1, 2)) / np.asarray(rows.is_real).sum((1, 2))
+  loss, _ = loss_of(draft, lesson, settings)
+  np.testing.assert_allclose(loss - base, (weights * means).sum() / weights.sum(), rtol=1e-4)
+  slopes = slopes_of(draft, lesson, settings)['network']
+  for slope in jax.tree.leaves(slopes['correlator']):
+    assert np.any(slope)
 
 
 @pytest.mark.slow
