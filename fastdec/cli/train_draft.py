@@ -211,8 +211,8 @@ def main(words: Sequence[str]) -> None:
   # Refuse another training, and what may not be replaced, before any work.
   out = place(args.out)
   work, published = out.with_name(f'{out.name}.training'), out.with_name(f'{out.name}.published')
-  inputs = {'format': 'stages', **vars(args)}
-  inputs |= _text_inputs(args, [prompt for _, prompt in prompts])
+  of_texts = _text_inputs(args, [prompt for _, prompt in prompts])
+  inputs = {'format': 'stages', **vars(args), **of_texts}
   if args.start is not None:
     inputs['start'] = draft_content(args.start)
   del inputs['out'], inputs['no_tune']
@@ -230,7 +230,7 @@ def main(words: Sequence[str]) -> None:
 
   # Train, in a folder that is a stage.
   def make(folder: pathlib.Path, **_: Any) -> None:
-    _make(args, prompts, begin, out, published, folder)
+    _make(args, prompts, of_texts, begin, out, published, folder)
 
   is_new = in_place(work, make, remedy=REMEDY, **inputs)
   if not is_new:
@@ -326,6 +326,7 @@ def _text_inputs(args: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[st
 def _make(
   args: argparse.Namespace,
   prompts: Sequence[tuple[str, Any]],
+  inputs: Mapping[str, Any],
   begin: float,
   out: pathlib.Path,
   published: pathlib.Path,
@@ -336,6 +337,7 @@ def _make(
   Args:
     args: the flags.
     prompts: categories and prompts.
+    inputs: all that the texts depend on.
     begin: the time at which the command was given, from which a budget counts.
     out, published: folders for the draft.
     work: the stage's folder.
@@ -366,8 +368,6 @@ def _make(
     _check_budget(plan, begin, work)
 
   # Let the model write its texts, and hold some of them out.
-  inputs = _text_inputs(args, [prompt for _, prompt in prompts])
-
   def choose(folder: pathlib.Path, **_: Any) -> None:
     order = np.random.default_rng(0).permutation(len(sources)).tolist()
     written = {index: rests[index] for index in order if index in rests}

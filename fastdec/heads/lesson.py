@@ -135,13 +135,12 @@ def see_own(
   shared: LayerKV,
   mask: Bool[Array, 'b a t'],
   before: Sequence[LayerKV],
-  drop: Callable[[Array], Array] = lambda weights: weights,
-  scale: float | None = None,
-  cap: float | None = None,
+  **options: Any,
 ) -> Float[Array, 'b a h p']:
   """Attends as a row of EAGLE, whose anchor has one row in each pass.
 
-  It sees the shared keys under the mask, its anchor's rows of earlier passes, and itself.
+  It sees the shared keys under the mask, its anchor's rows of earlier passes, and itself. Options
+  are those of `_attend_both`.
   """
   b, a = q.shape[:2]
 
@@ -152,7 +151,7 @@ def see_own(
   entries = [*before, kv]
   keys = own([entry.k.swapaxes(2, 3) for entry in entries])
   values = own([entry.v for entry in entries])
-  return _attend_both(q, LayerKV.of(keys, values), shared, mask, drop, scale, cap)
+  return _attend_both(q, LayerKV.of(keys, values), shared, mask, **options)
 
 
 def see_block(
@@ -162,13 +161,11 @@ def see_block(
   mask: Bool[Array, 'b n t'],
   anchors: int,
   is_causal: bool = False,
-  drop: Callable[[Array], Array] = lambda weights: weights,
-  scale: float | None = None,
-  cap: float | None = None,
+  **options: Any,
 ) -> Float[Array, 'b n h p']:
   """Attends as the rows of blocks: to the shared keys under the mask, and to one another.
 
-  If `is_causal`, a row sees no later row of its block."""
+  If `is_causal`, a row sees no later row of its block. Options are those of `_attend_both`."""
 
   def own(x: Float[Array, 'b g n p']) -> Float[Array, 'c g m p']:
     b, g, n, p = x.shape
@@ -178,7 +175,7 @@ def see_block(
   keys, values = own(kv.k.swapaxes(2, 3)), own(kv.v)
   rows = q.shape[1] // anchors
   own_mask = np.tri(rows, dtype=bool) if is_causal else None
-  return _attend_both(q, LayerKV.of(keys, values), shared, mask, drop, scale, cap, own_mask)
+  return _attend_both(q, LayerKV.of(keys, values), shared, mask, own_mask, **options)
 
 
 def _attend_both(
@@ -186,10 +183,10 @@ def _attend_both(
   own: LayerKV,
   shared: LayerKV,
   mask: Bool[Array, 'b n t'],
-  drop: Callable[[Array], Array],
-  scale: float | None,
-  cap: float | None,
   own_mask: Bool[np.ndarray, 'k m'] | None = None,
+  drop: Callable[[Array], Array] = lambda weights: weights,
+  scale: float | None = None,
+  cap: float | None = None,
 ) -> Float[Array, 'b n h p']:
   """Attends as `models.attention`, to keys that all rows share and to each anchor's own keys.
 
@@ -199,9 +196,9 @@ def _attend_both(
       of its own, or those under `own_mask`.
     shared: keys and values, entries of b rows and t slots.
     mask: true on the shared ones that a row sees.
+    own_mask: see `own`.
     drop: dropout on the weights.
     scale, cap: as of `attend`.
-    own_mask: see `own`.
   """
   b, n, h, p = q.shape
   groups, m = own.k.shape[1], own.slots

@@ -104,10 +104,9 @@ def find_reader(config: Mapping[str, Any], names: Sequence[str]) -> ReadDraft:
       )
   if any(name.startswith(MTP) for name in names):
     return mtp.mtp
-  if 'LlamaEagle3DraftModel' in architectures:
-    return eagle.automodel_eagle3
-  if 'PEagleDraftModel' in architectures or 'mask_hidden' in names:
-    return eagle.peagle
+  is_flat = {'LlamaEagle3DraftModel', 'PEagleDraftModel'} & {*architectures}
+  if is_flat or 'mask_hidden' in names:
+    return eagle.flat_eagle3
   if 'dflash_config' in config:
     return dflash.dflash
   if 'Qwen3Eagle3Model' in architectures:

@@ -160,28 +160,24 @@ def speculators_eagle3(
   return _eagle3(config, fields, layers, tensors, taps, **options)
 
 
-def peagle(
+def flat_eagle3(
   config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
 ) -> UnreadDraft:
-  """Reads P-EAGLE of SpecForge."""
+  """Reads P-EAGLE of SpecForge, and EAGLE-3 and P-EAGLE of NeMo Automodel, whose config.json is the
+  target's with more fields, but whose layers are Llama's without windows."""
   fields = read_fields(Eagle3Fields, config)
-  layers = draft_layers('llama', {**config, **IGNORED, 'parallel_drafting': False}, dtype)
-  taps = taps or _outputs(fields)
-  return _eagle3(config, fields, layers, tensors, taps, **_block_options(config))
-
-
-def automodel_eagle3(
-  config: Mapping[str, Any], tensors: Mapping[str, Any], dtype: str, taps: Taps | None
-) -> UnreadDraft:
-  """Reads EAGLE-3 and P-EAGLE of NeMo Automodel: config.json is the target's, with more fields,
-  but the layers are Llama's, without windows."""
-  fields = read_fields(Eagle3Fields, config)
-  sizes: dict[str, Any] = {'num_hidden_layers': 1}
+  changes: dict[str, Any] = {**IGNORED, 'parallel_drafting': False}
+  is_parallel = True
+  if 'LlamaEagle3DraftModel' in read_architectures(config):
+    changes = {'sliding_window': None, 'parallel_drafting': False}
+    is_parallel = bool(config.get('parallel_drafting'))
   options: dict[str, Any] = {'recycles_normed': bool(fields.norm_output)}
-  if config.get('parallel_drafting'):
-    sizes, options = {'parallel_drafting': False}, _block_options(config)
-  layers = draft_layers('llama', {**config, 'sliding_window': None, **sizes}, dtype)
-  return _eagle3(config, fields, layers, tensors, taps, **options)
+  if is_parallel:
+    options = _block_options(config)
+  else:
+    changes['num_hidden_layers'] = 1
+  layers = draft_layers('llama', {**config, **changes}, dtype)
+  return _eagle3(config, fields, layers, tensors, taps or _outputs(fields), **options)
 
 
 def _block_options(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def publish_draft(folder: PathLike, draft: tuple[Any, Params], target_layers: in
   if is_eagle:
     config, read = _eagle_config(module, target_layers), eagle.eagle3
     if isinstance(module, ParallelNetwork):
-      read = eagle.peagle
+      read = eagle.flat_eagle3
   else:
     config, read = _block_config(module, target_layers), dflash.dflash
 

@@ -15,6 +15,7 @@ how they read the base, so they hand over `data`, whose `open()` returns the mat
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -59,30 +60,6 @@ class OnBase:
   mesh: MeshConfig = MeshConfig()
 
 
-def train_network(
-  folder: pathlib.Path,
-  *,
-  draft: Any,
-  loss: DraftLoss,
-  p1_share: float = 0.0,
-  sample: int = SAMPLE,
-  **on_base: Any,
-) -> None:
-  """Trains a draft network on a finished base, and calibrates it.
-
-  Args:
-    folder: of the stage. It gets draft/, and model/ if the base learns too.
-    draft: settings of the network (`drafts.settings`).
-    loss: of a place in the text.
-    p1_share: share of the loss that is the base's own; 0: the base stays as it is.
-    sample: batches of the training text on which the network is evaluated too.
-    on_base: the fields of `OnBase`.
-  """
-  on = OnBase(**on_base)
-  training = plan_network(folder, draft, loss, on, p1_share, sample)
-  carry_out(folder, training, on.run, on.seed, on.mesh)
-
-
 def plan_network(
   folder: pathlib.Path,
   draft: Any,
@@ -91,11 +68,15 @@ def plan_network(
   p1_share: float = 0.0,
   sample: int = SAMPLE,
 ) -> Training:
-  """Returns the training of `train_network`.
+  """Plans to train a draft network on a finished base, and to calibrate it.
 
   Args:
-    folder, draft, loss, p1_share, sample: see there.
+    folder: of the stage. It gets draft/, and model/ if the base learns too.
+    draft: settings of the network (`drafts.settings`).
+    loss: of a place in the text.
     on: base, data and settings.
+    p1_share: share of the loss that is the base's own; 0: the base stays as it is.
+    sample: batches of the training text on which the network is evaluated too.
   """
   # Read the base, and make the network that training begins with.
   material = on.data.open()
@@ -148,10 +129,10 @@ def _add_share(index: int, batch: Batch, steps: int) -> Batch:
   return {**batch, 'share': share}
 
 
-def train_heads(
-  folder: pathlib.Path, *, heads: Any, k: int, together: bool = False, **on_base: Any
-) -> None:
-  """Trains heads on a finished base, which stays as it is or learns along with them.
+def plan_heads(
+  folder: pathlib.Path, heads: Any, k: int, on: OnBase, together: bool = False
+) -> Training:
+  """Plans to train heads on a finished base, which stays as it is or learns along with them.
 
   If the base has heads of the same kind, for this k or (nested ones) more, training together begins
   with those.
@@ -161,17 +142,9 @@ def train_heads(
     heads: settings: `module(model, k)`, `fresh(module, model, trunk)` (parameters to begin with, or
       None), draw, decay, anchors, p1_share.
     k: tokens of a block.
+    on: base, data and settings.
     together: whether the base learns too.
-    on_base: the fields of `OnBase`.
   """
-  on = OnBase(**on_base)
-  carry_out(folder, plan_heads(folder, heads, k, on, together), on.run, on.seed, on.mesh)
-
-
-def plan_heads(
-  folder: pathlib.Path, heads: Any, k: int, on: OnBase, together: bool = False
-) -> Training:
-  """Returns the training of `train_heads`, whose arguments these are."""
   material = on.data.open()
   model, trunk = material.read_base(on.base)
   module = heads.module(model, k)
@@ -197,6 +170,20 @@ def plan_heads(
 
   batches = material.train_batches(on.run.rows, on.order)
   return Training(task, batches, [model, module], save, evaluate if dev else None)
+
+
+def train(plan: Callable[..., Training], folder: pathlib.Path, **inputs: Any) -> None:
+  """Carries out in a folder what `plan` returns; inputs are its own, and the fields of `OnBase`."""
+  on_base = {}
+  for field in dataclasses.fields(OnBase):
+    if field.name in inputs:
+      on_base[field.name] = inputs.pop(field.name)
+  on = OnBase(**on_base)
+  carry_out(folder, plan(folder, on=on, **inputs), on.run, on.seed, on.mesh)
+
+
+train_network = functools.partial(train, plan_network)
+train_heads = functools.partial(train, plan_heads)
 
 
 def heads_task(
