@@ -19,18 +19,24 @@ from typing import Any
 
 import numpy as np
 
+from fastdec.decoding.methods.adaptive import Adaptive
 from fastdec.decoding.run import Run
 from fastdec.decoding.sizes import FIRST
-from fastdec.decoding.strategy import nodes_of
+from fastdec.decoding.strategy import LoopStrategy, nodes_of
 from fastdec.decoding.topology import Topology
 from fastdec.evaluation import wallclock
 from fastdec.evaluation.calls import wide_calls
-from fastdec.evaluation.replay import begin_replay
+from fastdec.evaluation.replay import begin_replay, can_replay
 from fastdec.tuning.race import Candidate, count_steps
 
 CALLS = 8  # that are timed together
 ROUNDS, MOST_ROUNDS = 3, 20
 FOR_CALLS, FOR_DRAFTS = 2.0, 0.5  # seconds for more rounds than the fewest
+
+
+def can_predict(strategy: LoopStrategy) -> bool:
+  """True if a text decides what a strategy's calls accept, and all have one width."""
+  return can_replay(strategy) and not isinstance(strategy, Adaptive)
 
 
 class Predictor:

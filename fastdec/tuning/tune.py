@@ -6,7 +6,7 @@
 
 The fastest that was timed wins if it is ahead of the plain one beyond noise, so the answer is never
 slower. If the budget ended before any was timed, the best prediction is the answer, if it is ahead
-by more than predictions err. Candidates whose calls do not follow from a text are timed last.
+by more than predictions err. Candidates that cannot be predicted are timed last.
 
 Progress is logged as 'fastdec.tuning'.
 """
@@ -30,10 +30,9 @@ from fastdec.decoding.sizes import PROMPTS, choose_widths
 from fastdec.decoding.strategy import LoopStrategy, nodes_of, read_strategy
 from fastdec.errors import UserError
 from fastdec.evaluation import machine, wallclock
-from fastdec.evaluation.replay import can_replay
 from fastdec.models.api import Model, Params, check_model
 from fastdec.struct import Bound
-from fastdec.tuning.prediction import Predictor
+from fastdec.tuning.prediction import Predictor, can_predict
 from fastdec.tuning.race import LEAST, Candidate, Ratio, compare, count_steps, is_decided, run_round
 from fastdec.tuning.tuned import Figures, Tuned
 
@@ -181,8 +180,8 @@ def _predict(predictor: Predictor, candidates: list[Candidate], ends: float) -> 
   if until + compiling + 2 * LEAST * predictor.seconds > ends:
     until = ends
   for candidate in candidates:
-    if not can_replay(candidate.strategy):
-      candidate.note = 'not predicted: its calls do not follow from a text'
+    if not can_predict(candidate.strategy):
+      candidate.note = 'not predicted: its calls do not follow from a text, or have several widths'
     elif any(len(one.steps) for one in candidates) and wallclock.now() + compiling > until:
       candidate.note = 'not predicted: the budget was not enough'
     else:
@@ -206,12 +205,12 @@ def _time(plain: Candidate, candidates: Sequence[Candidate], seconds: float, end
   """Compiles the most promising candidates, and lets them decode in turn until one is ahead.
 
   Predictions err, so those that are nearly as good as the best are timed too. Candidates that could
-  not be replayed follow."""
+  not be predicted follow."""
   wanted = []
   for candidate in candidates[:MOST_TIMED]:
     if ERROR * candidate.predicted > max(1.0, candidates[0].predicted):
       wanted.append(candidate)
-  wanted += [one for one in candidates if not can_replay(one.strategy)]
+  wanted += [one for one in candidates if not can_predict(one.strategy)]
 
   # The fewest rounds take their time too.
   racing, together = [plain], max(min(int(TURN / seconds), wallclock.TOGETHER), 1)

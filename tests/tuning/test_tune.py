@@ -166,7 +166,8 @@ def test_the_budget_is_spent_on_texts_then_predictions_then_times(ticks, monkeyp
     return begin(candidate, number)
 
   monkeypatch.setattr(Candidate, 'begin', begin_slowly)
-  strategies = [fd.Jacobi(2), fd.Jacobi(3), fd.Jacobi(4)]
+  widths = fd.Adaptive(fd.PromptLookup(2, 3), costs={1: 1.0, 3: 1.5})
+  strategies = [fd.Jacobi(2), widths, fd.Jacobi(4)]
   tuned = fd.tune(MODEL, PARAMS, strategies, PROMPTS, max_len=8, budget=39)
   assert [one.how for one in tuned.table] == ['timed', 'timed', 'timed', '']
   assert tuned.table[-1].note == 'not timed: the budget was not enough to compile it'
