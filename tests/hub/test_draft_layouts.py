@@ -94,12 +94,12 @@ LILICORR_NAMES = (
   (r'layers\.(\d)\.mlp\.2\.weight', r'down_\1/kernel'),
   (r'layers\.(\d)\.mlp\.2\.bias', r'down_\1/bias'),
 )  # fmt: skip
-UNREAD = ('d2t', 't2d', 'verifier_norm.weight', 'model.norm.weight')
+UNREAD = ('d2t', 't2d', 'verifier_norm.weight')
 
 
 def our_name(theirs, module):
   """Returns the place of a tensor."""
-  name = re.sub(r'^(mtp|logit_head)\.', '', theirs).replace('midlayer.', 'layers.0.')
+  name = re.sub(r'^(mtp|logit_head|model)\.', '', theirs).replace('midlayer.', 'layers.0.')
   is_eagle3 = isinstance(module, EagleNetwork) and module.entry == 'beside'
   is_eagle3 |= isinstance(module, ParallelNetwork)
   for pattern, ours in LILICORR_NAMES if name.startswith('lilicorr.') else ():
@@ -167,7 +167,10 @@ def test_every_tensor_ends_where_it_should_and_is_read(layout, tmp_path):
   ours = flatten_dict(params, sep='/')
   read = set()
   for theirs, tensor in tensors.items():
-    if theirs in UNREAD or (theirs == 'norm.weight' and 'norm' not in params['network']):
+    of_model = layout.startswith('mtp') and theirs == 'model.norm.weight'
+    if (
+      of_model or theirs in UNREAD or (theirs == 'norm.weight' and 'norm' not in params['network'])
+    ):
       continue
     name, part = our_name(theirs, module)
     there = ours[name] if part is None else ours[name][part]
