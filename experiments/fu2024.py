@@ -3,7 +3,10 @@
 `lookahead` is the page: it trains a small model (or takes `base`), measures the rows that are
 missing, and writes the table. A row (`figures`) is lookahead with one size and one pool, timed in
 turn with plain greedy decoding. Jacobi decoding and prompt lookup, which need no training either,
-have rows too. Results: results.jsonl, lookahead.md, lookahead.png.
+have rows too. Results: results.jsonl, lookahead.md, lookahead.png. A command that was killed, or
+whose `--budget` ended, is continued by running it again: the training continues from its last
+checkpoint, and rows that are in results.jsonl are not measured again. The table is drawn from the
+rows there are.
 """
 
 import dataclasses
@@ -14,8 +17,8 @@ from typing import Annotated, Any, Literal
 
 import fastdec as fd
 from experiments.lab import report, train
-from experiments.lab.bench import FEW, Bench, Texts
-from experiments.lab.compare import count_all, join_texts
+from experiments.lab.bench import ROWS, Bench, Texts
+from experiments.lab.compare import join_texts
 from experiments.lab.report import Column, Drawn, Table, text, write
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig
@@ -26,7 +29,6 @@ from fastdec.decoding.methods.lookahead import LookaheadDrafter
 from fastdec.decoding.protocol import Drafter
 from fastdec.errors import UserError
 from fastdec.evaluation import drawing
-from fastdec.evaluation.acceptance import repeated_share
 from fastdec.fields import Between
 from fastdec.kernels.sharding import MeshConfig
 from fastdec.models.lm import LMConfig
@@ -49,7 +51,6 @@ POOLS = {  # sources of n-grams; those of the window are always learnt
 # Pools that learn less: (learns n-grams of the prompt?, of the output?). All others learn both.
 LEARNT = {'window': (False, False), 'prompt': (True, False), 'output': (False, True)}
 OF_TEXTS = 'written', 'corpus'  # pools that are built before decoding
-ROWS = 8  # texts at once, where nothing is timed
 JACOBI = 8  # tokens of a block
 LOOKUP = 3, 9  # the longest suffix, and tokens copied
 
@@ -170,21 +171,13 @@ def figures(bench: Bench, key: Row) -> Row:
   """Measures a row: tokens a call and agreement over all texts; times, in turn with greedy
   decoding, over some of them."""
   plan = {name: key[name] for name in PLAN if name != 'batch'}
-  row = count_texts(bench, **plan)
-  if not bench.texts.repeats:
-    return row
-  timed = bench.comparison(make_strategy(bench, **plan), bench.timed, key['batch'])
-  return row | timed.speed(timed.clock(bench.texts.repeats, {}, max(FEW // key['batch'], 1)))
+  return count_texts(bench, **plan) | bench.clock(make_strategy(bench, **plan), key['batch'])
 
 
 @functools.cache
 def count_texts(bench: Bench, **plan: Any) -> Row:
   """Counts the figures that are the same at every batch size: once for all rows of a plan."""
-  strategy = make_strategy(bench, **plan)
-  whole = bench.comparison(strategy, bench.prompts, min(ROWS, len(bench.prompts)))
-  repeated = repeated_share(join_texts(whole.theirs))  # of greedy texts
-  row: Row = {'nodes': strategy.drafter.nodes, 'dtype': bench.dtype, 'repeated_4grams': repeated}
-  return row | count_all(whole, bench.dtype)
+  return bench.count(make_strategy(bench, **plan))
 
 
 def make_strategy(

@@ -2,7 +2,8 @@
 with plain decoding: tokens a call, agreement, and wall clock in turn.
 
   bench = Bench(model, c.data, c.measure)
-  bench.comparison(fd.Jacobi(8), bench.timed, batch=1).agreement('float32')
+  bench.count(fd.Jacobi(8))           # over all texts
+  bench.clock(fd.Jacobi(8), batch=1)  # over some of them
 """
 
 import dataclasses
@@ -16,15 +17,17 @@ import numpy as np
 from jaxtyping import Int
 
 import fastdec as fd
-from experiments.lab.compare import Comparison, make_batches
+from experiments.lab.compare import Comparison, count_all, join_texts, make_batches
 from experiments.lab.rows import Row
 from experiments.lab.text import TextConfig, inputs_of
 from experiments.lab.train import Count, Zero, spaced
 from fastdec import folders
 from fastdec.cli.own_text import OwnText
+from fastdec.evaluation.acceptance import repeated_share
 from fastdec.kernels.packing import pack_if_faster
 from fastdec.struct import Bound
 
+ROWS = 8  # texts at once, where nothing is timed
 FEW = 3  # texts of the shorter program that is timed: its first calls find cold caches
 
 
@@ -43,11 +46,17 @@ class Texts:
 @dataclasses.dataclass(frozen=True)
 class Bench:
   """A finished model and its prompts. Its fields are settings and a folder, which is all that a job
-  needs; the model and the texts are loaded when they are first used."""
+  needs; the model and the texts are loaded when they are first used.
 
-  folder: pathlib.Path  # of a finished run
-  data: TextConfig | OwnText  # it was trained on; or texts that it wrote, with held-out prompts
-  texts: Texts  # what is measured
+  Attributes:
+    folder: of the model, a finished run.
+    data: the text that it was trained on; or texts that it wrote, whose held-out prompts count.
+    texts: what is measured.
+  """
+
+  folder: pathlib.Path
+  data: TextConfig | OwnText
+  texts: Texts
 
   def __reduce__(self) -> Any:
     """A job loads the model itself."""
@@ -120,3 +129,24 @@ class Bench:
     """Compares a strategy with plain decoding, by default greedy, over batches of prompts."""
     batches = make_batches(prompts, batch, self.target.module.pad_id, key)
     return Comparison(self.target, strategy, plain or fd.Greedy(), batches, self.texts.max_len)
+
+  def count(self, strategy: Any) -> Row:
+    """Tokens a call of a greedy strategy over all texts, and agreement with greedy decoding: the
+    same at every batch size.
+
+    Raises:
+      UserError: nothing is drafted, or a text differs first at a place that is not a near tie.
+    """
+    whole = self.comparison(strategy, self.prompts, min(ROWS, len(self.prompts)))
+    repeated = repeated_share(join_texts(whole.theirs))  # of greedy texts
+    figures = {'nodes': strategy.drafter.nodes, 'dtype': self.dtype, 'repeated_4grams': repeated}
+    return figures | count_all(whole, self.dtype)
+
+  def clock(self, strategy: Any, batch: int) -> Row:
+    """Times of a greedy strategy in turn with greedy decoding, over the texts that are timed; {}
+    where none are (`repeats` 0)."""
+    if not self.texts.repeats:
+      return {}
+    comparison = self.comparison(strategy, self.timed, batch)
+    timings = comparison.clock(self.texts.repeats, calls={}, few=max(FEW // batch, 1))
+    return comparison.speed(timings)

@@ -86,8 +86,9 @@ class LookupDrafter:
     chain = dataclasses.replace(Topology.chain(self.nodes), acceptable=acceptable)
 
     # Laplace's rule of succession, as if each token that matches were a right guess
-    share_b = (matched_b + 1.0) / (matched_b + 2.0)
-    return Draft(tokens, chain, chances=share_b[:, None] ** jnp.arange(self.nodes)[None]), state
+    matched_b = matched_b.astype(jnp.float32)
+    share_b, place_n = (matched_b + 1) / (matched_b + 2), jnp.arange(self.nodes, dtype=jnp.float32)
+    return Draft(tokens, chain, chances=share_b[:, None] ** place_n[None]), state
 
   def observe(self, target: Bound, state: Searched, step: Step) -> Searched:
     return state.append(step)

@@ -57,7 +57,7 @@ class DraftLoss:
       all.
     ce, kl: weights of the two losses.
     decay: weight of each guess relative to the one before.
-    choice: weights of ce, margin and penalty of a choice; None: those of `CHOICE`. LiLiCorr's
+    choice: weights of ce, margin and penalty of a choice; (): those of `CHOICE`. LiLiCorr's
       second variant has 0.125, 0.125 and 0.25.
   """
 
@@ -66,7 +66,7 @@ class DraftLoss:
   ce: float = 1.0
   kl: float = 0.0
   decay: float = 0.9
-  choice: tuple[float, float, float] | None = dataclasses.field(default=None, metadata=NEWER)
+  choice: tuple[float, ...] = dataclasses.field(default=(), metadata=NEWER)
 
   def __post_init__(self) -> None:
     if self.passes < 1:
@@ -81,8 +81,11 @@ class DraftLoss:
       raise UserError(
         f'decay={self.decay} is not possible: give 1 for equal weights, or less, above 0'
       )
-    if self.choice is not None and not min(self.choice) >= 0 < max(self.choice):
-      raise UserError(f'choice={self.choice}: give weights of 0 or more, one of them above 0')
+    if self.choice and (len(self.choice) != 3 or not min(self.choice) >= 0 < max(self.choice)):
+      raise UserError(
+        f'choice={self.choice} is not possible: give three weights of 0 or more, one of them above'
+        ' 0'
+      )
 
 
 class Guesses(NamedTuple):
@@ -267,7 +270,7 @@ def _judge_choice(
   guess: Guesses,
   linked: Links | None,
   seen: Float[Array, 'b a d'] | None,
-  weights: tuple[float, float, float],
+  weights: tuple[float, ...],
   outcome: Outcome,
 ) -> Outcome:
   """Adds the losses of a choice among candidates, which decides whether the guess is right.
