@@ -50,8 +50,8 @@ class Plan:
     self.machine: Any = machine
     self.costs = costs  # functions that return them, by those that make stages
     self.timed: dict[Any, float] = {}  # seconds of programs of calls
-    # Of each stage, and of the rows of each model, in order: the name; 'made', 'begun' or 'new', of
-    # rows how many are there; the cost, None if nothing is left to do or it is not known.
+    # Each stage, and the rows of each model, in order: the name; 'made', 'begun' or 'new', or how
+    # many rows are there; the cost, None if nothing is left to do or it is not known.
     self.entries: list[tuple[str, str, Cost | None]] = []
     self.steps: dict[str, int] = {}  # of trainings, by names of all stages in order; else 0
     self.inputs: dict[pathlib.Path, Mapping[str, Any]] = {}  # of the stages, by their folders

@@ -53,7 +53,7 @@ def taps_after(ids: tuple[int, ...], layers: int | None) -> Taps:
   """Returns the taps after these layers of a target: tap k + 1 reads the output of layer k.
 
   Raises:
-    UserError: there are no layers, or one that the target lacks, or the last, whose output Hugging
+    UserError: no layer is named, or one that the target lacks, or the last, whose output Hugging
       Face norms.
   """
   if not ids or min(ids) < -1:

@@ -1,7 +1,7 @@
 """What published block drafts compute, by the formulas of their authors: float64, in NumPy.
 
 It reads the tensors of a file by their names. What config.json says is given by the caller, so that
-a key that nobody reads is found.
+a key which the reader ignores shows.
 """
 
 import numpy as np

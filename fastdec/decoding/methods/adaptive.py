@@ -104,11 +104,11 @@ class Watched:
   kept: Float[Array, 'b c']
 
   def calibrate(self, chances: Float[Array, 'b n']) -> Float[Array, 'b n']:
-    """Returns the chances that the counts of all rows tell; that of the root is 1."""
+    """Returns the chances corrected by the counts of all rows; that of the root is 1."""
     of_class = _class_of(chances)
     scored_bn, kept_bn = self.scored.sum(axis=0)[of_class], self.kept.sum(axis=0)[of_class]
-    told = (kept_bn + PRIOR * chances) / (scored_bn + PRIOR)
-    return jnp.where(chances > 0, told, 0).at[:, 0].set(1)
+    corrected = (kept_bn + PRIOR * chances) / (scored_bn + PRIOR)
+    return jnp.where(chances > 0, corrected, 0).at[:, 0].set(1)
 
 
 def _class_of(chances: Float[Array, 'b n']) -> Int[Array, 'b n']:
@@ -142,8 +142,9 @@ class AdaptiveDrafter:
     draft, own = self.drafter.propose(target, state.own, root, None)
     tree, chances = draft.topology, draft.chances
     if chances is None:
-      shares_bn = jnp.where(with_rows(tree.depths, 2) > 0, 2 + 2 * with_rows(tree.ranks, 2), 1)
-      chances = 1 / jnp.where(with_rows(tree.mask, 3), shares_bn[:, None], 1).prod(axis=-1)
+      ranks = with_rows(tree.ranks, 2).astype(jnp.float32)
+      shares_bn = jnp.where(with_rows(tree.depths, 2) > 0, 1 / (2 + 2 * ranks), 1)
+      chances = jnp.where(with_rows(tree.mask, 3), shares_bn[:, None], 1).prod(axis=-1)
     acceptable = jnp.broadcast_to(tree.acceptable, draft.tokens.shape)
     chances = jnp.where(acceptable, chances, 0).astype(jnp.float32)
     draft = dataclasses.replace(draft, chances=chances)

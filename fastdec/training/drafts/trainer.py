@@ -89,7 +89,7 @@ def plan_network(
   samples = {'dev': material.draft_batches()}
   if sample:
     samples['training'] = [batches[i] for i in range(sample)]
-  if getattr(module, 'edge', None) == 'rnn':  # whose loss changes as training goes on
+  if getattr(module, 'edge', None) == 'rnn':  # its loss changes during training
     batches = batches.map_with_index(functools.partial(_add_share, steps=on.run.steps))
   if p1_share:
     task = finetuned_draft_task(target, start, loss, p1_share, on.run.label_smoothing)

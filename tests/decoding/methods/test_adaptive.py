@@ -89,6 +89,22 @@ def test_the_width_is_that_of_most_tokens_for_its_cost(seed: int, is_running: li
     assert tree.acceptable[row].tolist() == [place < width for place in range(6)]
 
 
+def test_where_a_drafter_says_nothing_chances_fall_with_depth_and_rank() -> None:
+  """A path of twelve nodes of rank 9: their shares multiply to more than an int32 holds."""
+  parents, ranks = np.arange(-1, 12, dtype=np.int32), np.array([0] + [9] * 12, np.int32)
+
+  class Deep(Fixed):
+    nodes = 13
+
+    def propose(self, target: Bound, state: Any, root: Any, keys: Any) -> tuple[Draft, Any]:
+      tree = fd.Topology.from_parents(jnp.asarray(parents), jnp.asarray(ranks))
+      return Draft(jnp.zeros((2, 13), jnp.int32), tree), state
+
+  drafter = AdaptiveDrafter(Deep(parents, None), ((13, 1.0),))
+  draft, _ = propose(drafter, start(None, [True, True])[1])
+  np.testing.assert_allclose(draft.chances[1], 20.0 ** -np.arange(13), rtol=1e-5)
+
+
 def test_chances_are_calibrated_by_what_was_kept() -> None:
   """Two rows count together, finished rows do not, and older calls count less."""
   chances = jnp.asarray([[1, 0.9, 0.5, 0.4, 0.3, 0.2], [1, 0.9, 0.5, 0.5, 0.2, 0.1]], jnp.float32)
